@@ -1,11 +1,11 @@
-"""The command line, as `raysuite` and as `python -m raysuite`."""
+"""The entry point of `raysuite` and of `python -m raysuite`."""
 
 import sys
 from typing import NoReturn
 
 
 def command() -> NoReturn:
-    """The console entry point. It handles Ctrl-C even during the import of the command line."""
+    """Run the command line. Ctrl-C is handled even while the command line is being imported."""
     try:
         from raysuite.cli import command
 

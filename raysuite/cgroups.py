@@ -9,14 +9,14 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _V2 = ("memory.max", "memory.current", "inactive_file")
-"""The files with a group's memory limit and memory use, and the entry in memory.stat for the page
-cache that the kernel drops first."""
+"""For cgroup v1 and v2: the file with a group's memory limit, the file with its memory use, and the
+entry in memory.stat with the page cache that the kernel reclaims first."""
 
 
 def memory_left(cgroups: Path = _CGROUPS, own: Path = _OWN) -> list[int]:
-    """Bytes left in each control group that has a memory limit, among the group of this process
-    (such as a SLURM step's) and its parent groups. Page cache that the kernel reclaims first
-    (`inactive_file`) counts as free.
+    """The bytes left below each memory limit that applies to this process: the limits of its own
+    control group (such as a SLURM step's) and of the parent groups. Page cache that the kernel
+    reclaims first (`inactive_file`) counts as free.
 
     (Linux, admin-guide/cgroup-v2, memory.max; cgroup-v1/memory, 5.2.)
     """

@@ -65,8 +65,8 @@ def loaded(source: Path, folder: Path, *options: str) -> ctypes.CDLL | None:
 
 
 def run(words: list[str], settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, with `settings` added to the environment. Raises LibraryError if it
-    cannot be started, or takes longer than a minute."""
+    """Run a command to its end, with `settings` added to the environment. Raises LibraryError if
+    the command cannot be started, or takes longer than a minute."""
     try:
         return subprocess.run(
             words,

@@ -5,7 +5,7 @@ RaysuiteError
 │   ├── SpecError        one or more mistakes in a spec, all listed
 │   ├── DataError        a data set that is missing or unreadable
 │   └── MissingPartError an optional part (Horovod, DALI, ...) that is not installed
-├── HeadLostError        the cluster's head is gone; the next head resumes the suite
+├── HeadLostError        the cluster's head has ended; the next head resumes the suite
 ├── RayStartError        Ray's own processes did not start here: the machine may be too busy
 ├── StorageError         the results cannot be written: the disk is full, or read-only
 ├── GateError            a strategy whose arithmetic is wrong; its speed is not reported
@@ -31,15 +31,15 @@ class RaysuiteError(Exception):
 
 
 class HeadLostError(RaysuiteError):
-    """The head of the Ray cluster is gone; the current run has not failed."""
+    """The head of the Ray cluster has ended; the current run does not count as failed."""
 
 
 class RayStartError(RaysuiteError):
-    """Ray's own processes did not start on this machine; the current run has not failed."""
+    """Ray's own processes did not start here; the current run does not count as failed."""
 
 
 class StorageError(RaysuiteError):
-    """The results cannot be written, as on a full disk; the current run has not failed."""
+    """The results' disk is full or read-only; the current run does not count as failed."""
 
 
 def is_full(error: BaseException) -> bool:
@@ -55,7 +55,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def how_to_write(error: BaseException) -> str:
-    """What the user can do against this error: mount the file system for writing, or free space."""
+    """Advice for an error of `is_full`: mount the file system for writing, or free disk space."""
     read_only = os.strerror(errno.EROFS)  # a worker's error arrives here as text
     found: BaseException | None = error
     while found is not None:

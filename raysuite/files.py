@@ -86,7 +86,7 @@ def flush_names(folder: Path) -> None:
     """Flush the directory entries of a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(OSError):  # some network file systems flush no folders
+        with contextlib.suppress(OSError):  # some network file systems cannot flush folders
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -129,7 +129,7 @@ def lock(file: Path, how: int) -> int:
 
 
 def sqlite_uri(file: Path) -> str:
-    """The URI by which SQLAlchemy, and so MLflow, opens an SQLite file in a folder of any name.
+    """The URI with which SQLAlchemy, and so MLflow, opens an SQLite file at any path.
 
     SQLAlchemy reads the text after a `?` as options, and decodes percent signs. MLflow creates a
     folder with the encoded name, unless the URI also names the driver.

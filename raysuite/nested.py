@@ -28,7 +28,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def rebuilt(like: Any, parts: Iterator[Any]) -> Any:
-    """Copy the structure `like`, and take each leaf of the copy from `parts`, in order."""
+    """Copy the structure of `like`, and take each leaf of the copy from `parts`, in order."""
     if isinstance(like, Mapping):
         return {key: rebuilt(each, parts) for key, each in like.items()}
     if isinstance(like, tuple | list):
@@ -48,7 +48,7 @@ def unpadded(value: Any, real: int) -> Any:
 
 
 def called(network: Callable[..., Any], inputs: Any) -> Any:
-    """Call a network. A tuple is passed as positional arguments, a dictionary as keyword ones."""
+    """Call a network. A tuple becomes positional arguments, a dictionary keyword arguments."""
     if isinstance(inputs, dict):
         return network(**inputs)
     return network(*inputs) if isinstance(inputs, tuple) else network(inputs)

@@ -23,7 +23,6 @@ class Part:
     title: str = ""
     """The part's title in `doctor`; empty for a part that `doctor` does not test."""
     module: str = ""
-    """The part's main module."""
     distribution: str = ""
     """The package whose installed version is reported as the part's version."""
     extra: bool = False

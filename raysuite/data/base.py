@@ -34,26 +34,26 @@ class Slice:
 
 @dataclass(frozen=True)
 class Batch:
-    """For classification: images [b, C, H, W], normalised fp32, and labels [b], int64. For other
-    tasks: inputs and targets, each a tensor, or a tuple or dictionary of tensors. All are on the
-    worker's device."""
+    """The loaded samples of one Slice, on the worker's device."""
 
     images: Any
+    """Classification: [b, C, H, W] normalised fp32. Other tasks: the inputs, as a tensor, or as a
+    tuple or dictionary of tensors."""
     labels: Any
+    """Classification: [b] int64. Other tasks: the targets, in the forms of inputs."""
     real: int
     """The number of samples before the padding, which is at the end and has weight 0."""
     of_global: float
-    """The divisor of the loss, as in Slice."""
+    """The divisor of the loss: see `Slice.of_global`."""
 
 
 class Loader(Protocol):
     """Decodes exactly the given samples, in the given order."""
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. A later call ends the iterator of an earlier call.
+        """Yield one Batch per Slice, in order. A later call ends the iterator of an earlier call.
 
-        Raises DataError, with the file's name, if an image is unreadable, and RunError if a loading
-        process died.
+        Raises DataError with the file's name if an image is unreadable, RunError if a process died.
         """
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class LatestCall:
         self._call: object = None
 
     def each(self, slices: Sequence[Slice]) -> Iterator[Slice]:
-        """The slices in order. Raises RuntimeError if a later call has been made."""
+        """Yield the slices in order. Raises RuntimeError if a later call has been made."""
         self._call = call = object()
         for slice_ in slices:
             if self._call is not call:

@@ -16,7 +16,7 @@ from raysuite.errors import DataError
 from raysuite.spec.data_set import DataOptions, root_of
 
 SETTLED_S = 2.0
-"""Smallest age of a reliable modification time, in seconds. Some file systems (FAT) store times in
+"""Age in seconds from which a modification time is reliable. Some file systems (FAT) store times in
 units of two seconds, so a file that has just changed can change again and keep its time."""
 _whole: dict[Path, tuple[int, int, int]] = {}
 """Files that this process has found intact -> their inode, size and modification time."""
@@ -27,8 +27,7 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
     """Create `folder`, unless it exists, with the files that `write(temporary_folder)` writes.
 
     Any number of processes may call this at once: each writes its own temporary folder next to
-    `folder`, and the first rename succeeds. Unlike locks, renames are also safe on network file
-    systems.
+    `folder`, and the first rename succeeds. Unlike locks, this is safe on network file systems.
 
     Raises DataError if the cache cannot be written.
     """
@@ -59,7 +58,8 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
 def converted(
     cache: Path, name: str, sources: Iterable[Path], write: Callable[[Path], None]
 ) -> Path:
-    """Convert `sources` by `write(folder)`, once per digest of their content; return the folder.
+    """The folder to which `write(folder)` has converted `sources`. `write` is called only if the
+    cache does not have this conversion yet; the key is the SHA-256 digest of the sources' content.
 
     Raises the errors of `publish` and `verify`.
     """
@@ -78,9 +78,9 @@ def converted(
 
 
 def listed_once(data: DataOptions, cache: Path, write: Callable[[], Path]) -> Path:
-    """The folder below `cache`/data that `write` makes, with the listings of the set's splits.
+    """Call `write`, which lists the splits' samples in a folder of `cache`/data; return the folder.
 
-    One process of the node calls `write`, and the processes that wait for it use its result. A
+    One process of the node calls `write`; the processes that wait for it return the same folder. A
     later run calls `write` again, because the set may have changed.
     """
     asked = repr((str(root_of(data).absolute()), data.model_dump_json()))

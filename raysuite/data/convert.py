@@ -58,8 +58,7 @@ class Shard:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the listing and of the images' sizes and modification times; it changes if an
-        image changes."""
+        """A digest of the images' paths, labels, sizes and modification times."""
         return _digest(self.paths, self.labels, self.stats)
 
 
@@ -70,14 +69,14 @@ class Conversion:
     source: Path
     target: Path
     shorter_side: int | None
-    """The largest shorter side in pixels: larger images are shrunk to it, and other JPEGs and PNGs
-    keep their bytes. None: no limit."""
+    """The limit of an image's shorter side, in pixels; None: no limit. Larger images are shrunk to
+    the limit. Other JPEGs and PNGs are copied byte for byte."""
     classes: tuple[str, ...]
     shards: tuple[Shard, ...]
     document: dict[str, Any]
     """The content of convert.json."""
     passed_over: int
-    """The number of ignored files and folders in the source, without hidden ones."""
+    """The number of files and folders in the source that are not converted, except hidden ones."""
 
     @property
     def synsets(self) -> bool:
@@ -95,7 +94,7 @@ class Conversion:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all source images."""
+        """The size of all source images, in bytes."""
         return sum(int(shard.stats[:, 0].sum()) for shard in self.shards)
 
 
@@ -109,8 +108,8 @@ def plan_conversion(
 
     `shards` is the number of training shards; validation has shards of about the same size. If
     `target` holds a conversion, it is resumed, and its shards are kept. Raises DataError if
-    `source` is not an image folder, or if `target` holds other files, or a conversion with other
-    options or images.
+    `source` is not an image folder, if `target` holds files but no conversion, or if its conversion
+    has other options or images.
     """
     source, target = (path.expanduser().resolve() for path in (source, target))
     begun = _begun(target)
@@ -149,7 +148,7 @@ def _begun(target: Path) -> dict[str, Any] | None:
     """The plan (convert.json) in `target`; None if `target` is missing or empty."""
     if target.exists() and not target.is_dir():
         raise DataError(f"{target} is a file; give a new or an empty folder")
-    # only hidden files: left by a conversion that was killed at its very beginning
+    # a conversion that is killed at its start leaves only hidden files
     if not target.exists() or all(path.name.startswith(".") for path in target.iterdir()):
         return None
     try:
@@ -233,8 +232,7 @@ class Written:
 
 
 def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written:
-    """Write `conversion`'s only shard and its index. Both get their final names only when both are
-    complete.
+    """Write `conversion`'s only shard and its index, which are renamed when both are complete.
 
     Bad images are left out; with policy `error` a shard with bad images is not kept. `count` is
     called for each image. Raises DataError if the target cannot be written.
@@ -310,9 +308,9 @@ def _shrunk(
     """Shrink an image to `shorter_side` pixels on its shorter side. A JPEG or PNG that is not
     larger is returned unchanged.
 
-    Images are shrunk by antialiased cubic interpolation. The result has 8 bits per channel, grey or
-    RGB, as loaders decode it, and no metadata. JPEG stays JPEG; all other formats become PNG,
-    because TensorFlow and DALI do not read every format.
+    Images are shrunk by antialiased cubic interpolation. The result is grey or RGB with 8 bits per
+    channel, and has no metadata. JPEG stays JPEG; all other formats become PNG, because TensorFlow
+    and DALI do not read every format.
     """
     shorter = min(header.width, header.height)
     side = min(shorter, shorter_side or shorter)
@@ -347,9 +345,8 @@ def convert(
 ) -> Summary:
     """Write every shard that is not complete, then the manifest.
 
-    `count` is called with the number of newly finished images. A killed conversion is resumed by
-    the same call. With `bad="error"`, raises a DataError that lists all bad images; shards without
-    bad images are kept.
+    `count` is called with the number of newly finished images. The same call resumes a killed
+    conversion. With `bad="error"`, raises a DataError that lists bad images; other shards are kept.
     """
     target = conversion.target
     try:
@@ -449,7 +446,7 @@ def _manifest(conversion: Conversion, shards: Sequence[Written]) -> dict[str, An
 
 
 def _clean(target: Path) -> None:
-    """Remove a killed conversion's temporary files, which are hidden from readers of shards."""
+    """Remove the temporary files of a killed conversion."""
     for pattern in (".*.part", ".*-of-*.idx"):
         for path in target.glob(pattern):
             path.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
 /* Decode the crop of a JPEG with libjpeg-turbo, and resize it on request. Columns left and right of
  * the crop and rows above it are only entropy-decoded; rows below it are not decoded at all.
  *
- * Each row is resized while it is in the CPU cache. The bits are the same as those of torch's
- * antialiased bilinear resize of uint8 (ATen/native/cpu/UpSampleKernel.cpp): first across, then
- * down, with weights of 16 bits, and rounded to uint8 after each of the two.
+ * Each row is resized while it is in the CPU cache. The result has the same bits as torch's
+ * antialiased bilinear resize of uint8 (ATen/native/cpu/UpSampleKernel.cpp): rows are resized
+ * first, then columns. Both use weights of 16 bits, and both round to uint8.
  *
  * Compiled on first use by raysuite/data/decoders.py.
  */
@@ -44,7 +44,7 @@ static void *allocated(j_decompress_ptr image, size_t bytes)
 #define AVX2 __attribute__((target("avx2")))
 #define CAN_RESIZE __builtin_cpu_supports("avx2")
 
-enum { STEP = 16 }; /* bytes that are computed or read together, some of them beyond a row's end */
+enum { STEP = 16 }; /* bytes computed or read at once; the last of a row may be beyond its end */
 
 /* Resizing in one direction: output `i` is the weighted sum of the 2 * pairs inputs from first[i]
  * on, divided by 2^precision. `weights`: [out, pairs], with two 16-bit weights in each int. */

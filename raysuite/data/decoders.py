@@ -1,10 +1,10 @@
-"""Decode an image's crop with libjpeg-turbo: the reference decoder's pixels, in less time.
+"""Decode an image's crop with libjpeg-turbo. Its pixels equal those of the reference decoder
+(`pixels.decode`), and it is faster.
 
-For a JPEG, `crop.c` decodes only the columns and rows of the crop, directly into reused memory, or
-resizes them while they are decoded. It is compiled on first use, into raysuite's cache. Without a C
-compiler or libjpeg-turbo's header, simplejpeg decodes all columns, from the first row of the image
-to the last row of the crop. If libjpeg-turbo fails on an image, the reference decoder is used,
-because its messages name the error.
+For a JPEG, `crop.c` decodes only the crop's columns and rows, and can resize them at the same time.
+It is compiled on first use, into raysuite's cache. Without a C compiler or libjpeg-turbo's header,
+simplejpeg decodes all columns, from the first row of the image to the last row of the crop. If
+libjpeg-turbo fails, the reference decoder is used, because its messages name the error.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from raysuite.data.pixels import Part, cut_out, decode, header_of, touched
 from raysuite.spec.datasets import cache_dir
 
 _SEQUENTIAL = (0xC0, 0xC1)
-"""Markers of frames (ITU-T T.81, table B.1) whose rows are stored from top to bottom if they have
-one scan. In progressive frames, even the first row depends on the last bytes."""
+"""Markers of sequential frames (ITU-T T.81, table B.1). If such a frame has one scan, its rows are
+stored from top to bottom. In progressive frames, even the first row depends on the last bytes."""
 _START_OF_SCAN = 0xDA
 _BLOCK = 8
 """Rows and columns of a DCT block."""
@@ -45,8 +45,7 @@ def cut_from(
 ) -> tuple[NDArray[np.uint8], Part]:
     """The result of `cut_out(decode(sample, channels, place), box)`, with fewer pixels decoded.
 
-    The pixels may be in memory that this thread's next call overwrites. Raises the errors of
-    `decode`.
+    This thread's next call may overwrite the pixels. Raises the errors of `decode`.
     """
     crop, header = _library(), _simple(sample, channels, place)
     if crop is not None and header is not None:
@@ -60,9 +59,9 @@ def cut_from(
 def resized_from(
     sample: Sample, box: NDArray[np.float64], mirrored: bool, out: NDArray[np.uint8], place: str
 ) -> bool:
-    """Write the pixels of `rendering.fit_into` for `box` to `out` [size, size, C], mirrored on
-    request, and return True. Rows are resized right after decoding, while they are in the CPU
-    cache.
+    """Decode `box`, resize it to `out` [size, size, C], mirror it on request, and return True. The
+    pixels equal those of `cut_from` and `rendering.fit_into`. Rows are resized right after
+    decoding, while they are in the CPU cache.
 
     Return False, with undefined content in `out`, unless the sample is a JPEG, the box has whole
     pixels inside the image, `out` is RGB, and the CPU has AVX2. Raises the errors of `decode`.
@@ -83,8 +82,7 @@ def resized_from(
 def _cropped(
     crop: Any, data: bytes, header: Header, channels: int, box: NDArray[np.float64]
 ) -> tuple[NDArray[np.uint8], Part] | None:
-    """The result of `cut_from`; None if decoding a part would not save work, or if libjpeg-turbo
-    fails."""
+    """The result of `cut_from`; None if a part takes as long as the whole, or if decoding fails."""
     x0, y0, x1, y1 = touched(box)
     top, bottom = max(0, y0), min(header.height, y1)
     left, right = max(0, x0), min(header.width, x1)
@@ -115,7 +113,8 @@ def _library() -> Any:
 
 
 def decode_whole(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
-    """The result of `decode(sample, channels, place)`; for memory and errors, see `cut_from`."""
+    """The result of `decode(sample, channels, place)`, possibly in memory that this thread's next
+    call overwrites. Raises the errors of `decode`."""
     return _rows(sample, channels, sys.maxsize, place)
 
 
@@ -164,7 +163,7 @@ def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.
             _shortened(sample, header, height) if shortened else sample,
             _COLOURS[channels],
             buffer=_buffer(height * header.width * channels),
-            # strict mode refuses the data of the rows that are left out
+            # strict mode refuses a file with data after its last row
             strict=not shortened,
         )
     except ValueError:
@@ -175,7 +174,8 @@ def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.
 def _simple(sample: Sample, channels: int, place: str) -> Header | None:
     """The header of a JPEG whose pixels are the same with all decoders; None for anything else.
 
-    Grey from a colour JPEG differs: Pillow computes it from RGB, libjpeg-turbo takes the luma.
+    None also for a colour JPEG that is decoded to grey: Pillow computes grey from RGB, and
+    libjpeg-turbo takes the luma.
     """
     if not isinstance(sample, bytes) or not sample.startswith(JPEG):
         return None

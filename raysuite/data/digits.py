@@ -26,8 +26,7 @@ VERSION = 1
 CLASSES = tuple(str(digit) for digit in range(10))
 
 _SHARDS = 4
-"""Number of TFRecord files per split; several, so that tests of readers cover more than one
-file."""
+"""Number of TFRecord files per split; several, so that tests also read several files."""
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:

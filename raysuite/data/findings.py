@@ -18,7 +18,7 @@ Kind = Literal["file", "class", "image", "record", "index", "label"]
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """An error in a data set, or, with `note`, a remark."""
+    """An error in a data set, or, if `note` is True, a remark."""
 
     place: str
     """The file or folder."""
@@ -64,7 +64,8 @@ class Part:
     def label_bytes(
         self, path: Path, labels: Iterable[int], classes: int, head: int, step: int
     ) -> None:
-        """Count a file's labels: the first is at byte `head`, the others every `step` bytes."""
+        """Count the labels of a file, and add an error for each label that is not below `classes`.
+        Label i is at byte `head + i * step`."""
         for number, label in enumerate(labels):
             self.labels[label] += 1
             if label >= classes:
@@ -109,7 +110,8 @@ class Report:
 
 
 def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int = -1) -> None:
-    """Count an image in `part`, and add its error, if any; `decoded`: decode all its pixels."""
+    """Count an image in `part`, and add an error if it is unreadable. If `decoded`, all its pixels
+    are decoded, else only its header is read."""
     part.images += 1
     try:
         header = header_of(data, place)

@@ -1,9 +1,7 @@
-"""Read the kind and size of an encoded image from its header, chunks and last bytes, without
-decoding it.
+"""Read the kind and size of an encoded image without decoding its pixels.
 
 JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR. TIFF: TIFF 6.0,
-sections 3 to 8 and 19. The headers of the formats in OTHERS (WebP, BMP, GIF, TIFF) are read by
-Pillow.
+sections 3 to 8 and 19. Pillow reads the headers of other formats (OTHERS).
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ OTHERS = ("WEBP", "BMP", "GIF", "TIFF")
 """Formats that all loaders decode with Pillow. If a file has several images, the first is used."""
 MOST_PIXELS = 178_956_970
 """The largest number of pixels that Pillow accepts by default: 2 * PIL.Image.MAX_IMAGE_PIXELS. It
-is not read from Pillow, because a user's own data set may change Pillow's limit in some
-processes."""
+is not read from Pillow, because a user's own data set may change Pillow's limit."""
 PNG = b"\x89PNG\r\n\x1a\n"
 _UNREAD = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -67,11 +64,11 @@ class DepthError(ValueError):
 
 
 _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b": "booleans"}
-"""NumPy's letter of a kind of numbers -> the name of the kind."""
+"""NumPy's `dtype.kind` -> its name."""
 
 
 def check_depth(kind: str, bits: int) -> None:
-    """Raise DepthError unless pixels of this kind (a key of _NUMBERS) and bit depth are supported.
+    """Raise DepthError unless pixels of this `dtype.kind` of NumPy and bit depth are supported.
 
     8-bit values are used unchanged, values of fewer bits are scaled to 0..255, and 16-bit values
     are reduced to their upper 8 bits.
@@ -86,8 +83,7 @@ def check_depth(kind: str, bits: int) -> None:
 
 def check_tags(tags: Any) -> None:
     """Apply `check_depth` to the tags of a TIFF. Also raises ValueError for 16-bit TIFFs that
-    Pillow reads wrongly: TIFFs in which 0 is white, and uncompressed TIFFs that store each channel
-    separately."""
+    Pillow reads wrongly: those in which 0 is white, or with separate uncompressed channels."""
     bits = tags.get(258, (1,))
     for number in tags.get(339, (1,)):
         check_depth({1: "u", 2: "i", 3: "f"}.get(number, ""), max(bits))
@@ -104,8 +100,8 @@ def read_header(data: bytes) -> Header:
     with the reason, for any other data, and for an image of more than MOST_PIXELS.
 
     Images without an end marker are refused, because decoders differ: Pillow refuses a JPEG without
-    its end but reads a PNG without its end, and a decoder of a part of a JPEG may not notice. A
-    PNG is refused if a chunk's checksum is wrong: Pillow does not verify the checksums of pixels.
+    its end but reads a PNG without its end, and `crop.c` may not reach the end of a JPEG. A PNG is
+    refused if a chunk's checksum is wrong, because Pillow does not verify the checksums of pixels.
     """
     if data.startswith(JPEG):
         header = _jpeg(data)
@@ -168,8 +164,7 @@ def _png(data: bytes) -> Header:
 
 
 def bare(data: bytes) -> bytes:
-    """A PNG without texts and colour profile. Pillow refuses large texts and profiles, and other
-    decoders ignore them."""
+    """A PNG without texts and colour profile. Pillow refuses large ones; others ignore them."""
     spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
     return PNG + b"".join(spans)
 

@@ -1,9 +1,8 @@
 """Augmentation of samples that consist of an image and a mask: both get the same view.
 
 The views are those of classification (raysuite.data.views), determined by seed, epoch and sample. A
-random part is resized to the size of the whole image. The image is resized bilinearly, and the mask
-by the nearest pixel, so that no other class numbers arise. Outside the image, pixels are 0 and the
-mask is ignored.
+random part is resized to the size of the whole image: the image bilinearly, and the mask by the
+nearest pixel, without new class numbers. Outside the image, pixels are 0 and masks IGNORED_PIXEL.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Sample = tuple[Any, Any]
 def augmented(
     prepared: Prepared, samples: Sequence[Sample], numbers: Sequence[int], draw: tuple[int, int]
 ) -> list[Sample]:
-    """The views of images [C, H, W] and their masks [H, W] in a training epoch."""
+    """The views of (image [C, H, W], mask [H, W]) samples; `draw`: seed and epoch."""
     pairs = [(torch.as_tensor(image), torch.as_tensor(mask)) for image, mask in samples]
     sizes = np.array([[image.shape[2], image.shape[1]] for image, _ in pairs])
     found = views(prepared, np.array(numbers), sizes, draw)

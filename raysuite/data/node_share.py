@@ -1,12 +1,12 @@
 """A folder in memory (/dev/shm) that a node's processes map: the first process makes the folder,
 and the last process removes it.
 
-Two locks per folder control its creation and removal; the kernel frees those of dead processes:
+Two locks per folder control its creation and removal; a process that ends loses its locks:
 
     KEY.making   exclusive, while a process looks for, makes or removes the folder
-    KEY.users    shared by all processes that use it
+    KEY.users    shared by all processes that use the folder
 
-NAME.found holds the result of `found_once`, with its time, for the processes that waited for it.
+NAME.found has the result of `found_once` and its time, for the processes that waited.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ LARGEST_SHARE = 0.8
 
 
 class NodeShare:
-    """One node's copy of the files that `write` writes, in the folder `path` until `close`.
+    """The node's copy of the files that `write` writes, in the folder `path`, valid until `close`.
 
-    `write(folder)` writes `size()` bytes. One process of the node at a time calls `write`, and only
-    if the folder does not exist yet; all others wait.
+    `write(folder)` writes `size()` bytes. One process of the node calls `write` if the folder does
+    not exist; all others wait.
 
     Raises DataError if there is not enough free memory, and the errors of `write`.
     """
@@ -68,11 +68,11 @@ class NodeShare:
 
 
 def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -> str:
-    """Call `find` in one process of the node, and return its result; processes that wait meanwhile
-    return the same result.
+    """Call `find` in one process of the node, and return its result. Processes that call this
+    function meanwhile wait, and return the same result.
 
-    `folder`: the folder for the file with the result (default: in the node's memory); other nodes
-    may share it. If its file system has no locks, every process calls `find`.
+    `folder`: the folder of the file with the result (default: in the node's memory); several nodes
+    may use one folder. If its file system has no locks, every process calls `find`.
     """
     asked = time.monotonic()  # one clock for all processes of a node
     file = _locks() / name if folder is None else folder / f".{socket.gethostname()}-{name}"
@@ -133,7 +133,7 @@ def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
 
 
 def free_memory() -> int:
-    """Bytes available without swapping: the least value of the machine and its control groups."""
+    """Bytes available without swapping: the smallest value of the machine and its cgroups."""
     free: int = psutil.virtual_memory().available
     return max(0, min([free, *memory_left()]))
 

@@ -1,4 +1,4 @@
-"""Converts a batch's pixels to the network's input, on the worker's device."""
+"""Convert a batch's pixels to the network's input, on the worker's device."""
 
 from __future__ import annotations
 
@@ -25,16 +25,14 @@ def _references(arrays: list[NDArray[Kind]]) -> list[int]:
 
 
 _UNUSED = _references([np.empty(1, np.uint8)])[0]
-"""The reference count of an array to which only the pool's list refers; it depends on the
-interpreter."""
+"""The reference count of an array that only the pool uses; it depends on the interpreter."""
 
 
 class Buffers(Generic[Kind]):
-    """A pool of arrays of one dtype. An array is reused when no view of it is left.
+    """A pool of arrays of one dtype, not thread-safe. An array is reused when it has no view left.
 
     Without a pool, the allocator returns large arrays (such as 64 ImageNet images) to the kernel.
-    Each batch then gets fresh memory, and its page faults take longer than normalising. Not
-    thread-safe.
+    Each batch then gets new memory, whose page faults take longer than normalising.
     """
 
     def __init__(self, dtype: type[Kind]) -> None:
@@ -55,8 +53,8 @@ class Buffers(Generic[Kind]):
 
 
 class Normalise:
-    """Makes Batches on `device`; a GPU normalises its images itself. `channels_last`: whether
-    images on a GPU get this memory format. Only one thread may call `batch` and `images`."""
+    """Makes Batches on `device`. A GPU normalises its own images. `channels_last`: whether images
+    on a GPU get this memory format. Only one thread may call `batch` and `images`."""
 
     def __init__(
         self, rendering: Rendering, device: torch.device, channels_last: bool = False
@@ -70,8 +68,7 @@ class Normalise:
         )
 
     def room(self, count: int) -> Tensor:
-        """Memory for pixels [count, size, size, C], uint8; for a GPU, pinned memory from torch's
-        cache."""
+        """Uninitialised pixels [count, size, size, C], uint8; pinned if the device is a GPU."""
         shape = self._rendering.shape(count, torch.uint8)
         return torch.empty(shape, dtype=torch.uint8, pin_memory=self._on_gpu)
 
@@ -86,8 +83,7 @@ class Normalise:
         return Batch(self.images(pixels), moved, slice_.real, slice_.of_global)
 
     def images(self, pixels: Tensor) -> Tensor:
-        """Normalise [b, size, size, C] uint8 on the CPU to [b, C, size, size] fp32 on the
-        device."""
+        """Normalise [b, size, size, C] uint8 on the CPU to [b, C, size, size] on the device."""
         return self._by_gpu(pixels) if self._on_gpu else self._by_cpu(pixels.numpy())
 
     def _by_cpu(self, pixels: NDArray[np.uint8]) -> Tensor:

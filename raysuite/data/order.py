@@ -2,7 +2,7 @@
 
 An epoch is one permutation of the data set, cut into global batches; the last batch has the
 remaining samples. Each global batch is cut into workers x accumulate micro-batches whose sizes
-differ by at most one. So a step's samples depend neither on the number of ranks nor on the loader.
+differ by at most one. A step's samples therefore do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from raysuite.data.base import Slice
 
 _SMALLEST = 2
-"""Samples of the smallest micro-batch: BatchNorm in training needs two values per channel."""
+"""Smallest number of samples in a micro-batch: BatchNorm needs two values per channel."""
 
 
 def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -29,12 +29,12 @@ def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def balanced(labels: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
-    """An order with as many samples as `labels` [samples], in which the numbers of samples per
-    class differ by at most one; the same on every machine.
+    """An order as long as `labels` [samples], in which the classes' numbers of samples differ by at
+    most one; the same on every machine.
 
     The samples of a class are in random order. If a class has too few samples, they are repeated,
-    in a new random order each time. Samples with labels below 0 are left out. The classes with one
-    extra sample differ between epochs.
+    in a new random order each time. Samples with labels below 0 are left out. The choice of the
+    classes with one more sample is random too.
     """
     classes = np.unique(labels[labels >= 0])
     places = np.full(len(classes), len(labels) // max(1, len(classes)))
@@ -63,12 +63,12 @@ def rank_slices(
     skipped: NDArray[np.bool_] | None = None,
     weights: NDArray[np.float64] | None = None,
 ) -> Iterator[list[Slice]]:
-    """For each optimiser step, the micro-batches of `rank`: a list of `accumulate` Slices.
+    """Yield, for each optimiser step, the micro-batches of `rank`: a list of `accumulate` Slices.
 
     A micro-batch with fewer than two samples is padded to two with the step's first samples;
     padding has weight 0 in the loss and is not counted in any metric. `draw`: seed and epoch of the
-    augmentation. `skipped` [samples]: marks unreadable samples, which are left out of their global
-    batch on all ranks. `weights` [samples]: the samples' weights in the loss.
+    augmentation. `skipped` [samples]: True for unreadable samples, which all ranks leave out of the
+    global batch. `weights` [samples]: the samples' weights in the loss.
     """
     for start in range(0, len(order), global_batch):
         ids = order[start : start + global_batch]
@@ -109,5 +109,5 @@ def _slice(
 ) -> Slice:
     lacking = max(0, _SMALLEST - len(part))
     padded = np.concatenate([part, np.resize(spare, lacking)])
-    # a step with only bad samples has weight 0: its loss of 0 is divided by 1 instead
+    # a step with only bad samples has weight 0 and loss 0, so divide by 1
     return Slice(ids=padded, real=len(part), of_global=of_global or 1, draw=draw)

@@ -26,7 +26,7 @@ from raysuite.data.header import (
 from raysuite.errors import DataError
 
 _FORMATS = ("PNG", "JPEG", *OTHERS)
-"""The formats that Pillow tries; trying more would only make errors slower."""
+"""The formats that Pillow tries. More formats would only delay the error for other files."""
 _MODES = {1: "L", 3: "RGB"}
 _VIA = {"LAB": "RGB", "La": "LA"}
 """Modes that Pillow cannot convert to grey directly."""
@@ -83,8 +83,8 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
 
 
 def check_whole(sample: Sample, place: str) -> None:
-    """Decode a sample. Raises the errors of `decode`, and DataError for a PNG that lacks rows or
-    the checksum of its pixels: only Pillow accepts such a file."""
+    """Decode a sample. Raises the errors of `decode`. Also raises DataError for a PNG that lacks
+    rows or the checksum of its pixels, which Pillow accepts and other decoders refuse."""
     decode(sample, 3, place)
     if isinstance(sample, bytes) and sample.startswith(PNG):
         try:
@@ -116,8 +116,8 @@ def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
 
 
 def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Pixels of 8 bits unchanged, or the upper 8 bits of 16-bit pixels. Raises DepthError for other
-    pixels."""
+    """The upper 8 bits of 16-bit pixels; 8-bit pixels unchanged. Raises DepthError for other
+    depths."""
     check_depth(pixels.dtype.kind, 8 * pixels.dtype.itemsize)
     return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 
@@ -139,7 +139,7 @@ def as_image(pixels: NDArray[np.uint8]) -> Image.Image:
 
 
 def fit(cut: NDArray[np.uint8], part: Part, size: int) -> NDArray[np.uint8]:
-    """The `part` of `cut` [H, W, C], resized to [size, size, C]: bilinear, antialiased."""
+    """The `part` of `cut` [H, W, C], resized to [size, size, C], bilinear with antialiasing."""
     if cut.shape[:2] == (size, size) and part == whole(cut):
         return cut
     resized = as_image(cut).resize((size, size), Image.Resampling.BILINEAR, box=part)
@@ -160,7 +160,7 @@ def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
 def cut_out(
     pixels: NDArray[np.uint8], box: NDArray[np.float64], begin: tuple[int, int] = (0, 0)
 ) -> tuple[NDArray[np.uint8], Part]:
-    """The whole pixels that `box` touches (zeros outside the image), and the box as a Part of them.
+    """The whole pixels that `box` touches (0 outside the image), and the box as a Part of them.
 
     `begin`: the column and row of the image at which `pixels` begin.
     """

@@ -26,7 +26,7 @@ Split = Literal["train", "val"]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Where both splits are, and how their pixels are transformed. Small, and can be pickled."""
+    """Where both splits are, and how pixels are transformed. It is small and can be pickled."""
 
     data: DataOptions
     facts: DatasetFacts
@@ -40,7 +40,7 @@ class Prepared:
     augment: Augment
     """The random augmentation of each training image."""
     fit: Fit
-    """How an image that is not augmented gets the network's size, if it has another size."""
+    """How an image of another size is fitted to the network's size, if it is not augmented."""
     exact: bool
     """Whether every image must have the network's size; other sizes are an error."""
     mean: tuple[float, ...]
@@ -59,7 +59,7 @@ class Prepared:
 
     @property
     def resizes(self) -> bool:
-        """Whether views can have other sizes than the network's."""
+        """Whether views may need resizing to the network's size."""
         return not self.exact or self.fit == "center"
 
     def samples(self, split: Split) -> int:
@@ -94,7 +94,7 @@ def prepared_of(
 def check_as_planned(
     facts: DatasetFacts, found: dict[str, int], classes: tuple[str, ...], files: Path
 ) -> None:
-    """Raise DataError if the set on disk is not the planned one."""
+    """Raise DataError if the set on disk has other counts or classes than the plan."""
     planned = {"train": facts.train_samples, "val": facts.val_samples}
     remedy = "make the copies of all machines equal to it, or begin a new run"
     if found != planned or (facts.channels and len(classes) != facts.classes):
@@ -133,7 +133,7 @@ def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
 
 
 def normalisation(data: DataOptions, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std per channel, for pixels in 0..1; the set need not be on this machine."""
+    """Mean and std per channel, for pixels in 0..1. Reads no files."""
     rule = treatment(data, channels)
     return rule["mean"], rule["std"]
 

@@ -1,4 +1,4 @@
-"""Run many tasks in several processes, which end with the calling process."""
+"""Run many tasks in several processes. They end when the calling process ends."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _TELL_EVERY_S = 0.1
 def each(
     tasks: Sequence[Callable[[Count], Result]], workers: int, count: Count
 ) -> Iterator[Result]:
-    """Results of `task(count)` for all tasks, in up to `workers` processes, in order of completion.
+    """Call all tasks, as `task(count)`, in up to `workers` processes; yield results as they come.
 
     With one worker or one task, this process does the work. Tasks must be picklable. An exception
-    in a task is raised here and ends all processes. All processes also end if this one is killed.
+    in a task is raised here and ends all processes.
 
     Raises RunError if a process was killed.
     """
@@ -61,9 +61,9 @@ def journaled(
     journal: Path,
     keeps: Callable[[Any], bool] = lambda result: True,
 ) -> Iterator[Any]:
-    """Like `each`, for tasks whose results are dataclasses. Results that `keeps` accepts are
-    written to `journal` before they are yielded, so that a killed job can resume
-    (`files.continued_lines`)."""
+    """Like `each`, for tasks whose results are dataclasses. A result for which `keeps` returns True
+    is written to `journal` before it is yielded, so that a killed job can be resumed
+    (`files.continued_lines` reads the journal)."""
     with journal.open("a", encoding="utf-8") as lines:
         for result in each(tasks, workers, count):
             if keeps(result):

@@ -59,7 +59,7 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
 
 
 def check_label(label: int, classes: int, place: str) -> None:
-    """Raise DataError for a label outside the set's classes, on which the loss would fail."""
+    """Raise DataError for a label outside the set's classes: the loss would fail."""
     if not 0 <= label < classes:
         raise DataError(
             f"{place}: its class is number {label}, counted from 0; the set has {classes} classes"
@@ -67,8 +67,7 @@ def check_label(label: int, classes: int, place: str) -> None:
 
 
 def label_of(source: Source, sample: int, classes: int) -> int:
-    """Read only a sample's label. Raises DataError if the label is unreadable, or is not a class of
-    the set."""
+    """Read only a sample's label. Raises DataError for an unreadable or invalid label."""
     label = source.label(sample)
     check_label(label, classes, source.place(sample))
     return label

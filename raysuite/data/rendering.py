@@ -24,15 +24,14 @@ from raysuite.spec.datasets import cache_dir
 from raysuite.spec.loaders import Decode
 
 _resize: Any = torch.ops.aten._upsample_bilinear2d_aa.out
-"""The operator behind `torch.nn.functional.interpolate(mode="bilinear", antialias=True)`, with an
-output argument. For uint8, it computes like Pillow, but with weights of 15 bits instead of 22."""
+"""The operator that `torch.nn.functional.interpolate(mode="bilinear", antialias=True)` calls. It
+takes an argument for the output. For uint8, it uses weights of 15 bits; Pillow uses 22."""
 
 
 def fit_into(cut: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None:
     """Write `fit(cut, part, size)` to `out` [size, size, C]; values may differ by 1 from Pillow's.
 
-    Pillow resizes a part that is not the whole of `cut`, because torch's operator has no argument
-    for a part.
+    Pillow resizes parts of `cut`, because torch's operator has no argument for a part.
     """
     size = len(out)
     if cut.shape[:2] == (size, size) or part != whole(cut):
@@ -45,8 +44,8 @@ def fit_into(cut: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None
 
 @cache
 def _library() -> Any:
-    """The function `raysuite_normalise` of normalise.c. None if it cannot be compiled; NumPy then
-    gives the same bits, but takes three times as long."""
+    """The function `raysuite_normalise` of normalise.c; None if it cannot be compiled. NumPy gives
+    the same bits, but takes three times as long."""
     source = Path(__file__).with_name("normalise.c")
     library = loaded(source, cache_dir(), "-O3", "-ffp-contract=off")
     if library is None:
@@ -65,13 +64,13 @@ def _channels_first(pixels: NDArray[np.uint8]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Rendering:
-    """Renders views into memory. Small, can be pickled, and is thread-safe."""
+    """Renders views into memory. A Rendering is small, can be pickled, and is thread-safe."""
 
     prepared: Prepared
     decode: Decode
 
     def shape(self, count: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-        """The shape of `count` views: [b, size, size, C] uint8, or [b, C, size, size] fp32."""
+        """The shape of `count` views: [count, size, size, C] uint8, [count, C, size, size] fp32."""
         channels, size = self.prepared.facts.channels, self.prepared.facts.image_size
         if dtype == torch.uint8:
             return (count, size, size, channels)
@@ -117,7 +116,7 @@ class Rendering:
             arrays = (each.ctypes.data for each in (shift, scale, values))
             _library()(image.ctypes.data, *image.shape, *arrays)
             return
-        # One channel at a time, so that written values stay in the CPU cache until they are done.
+        # One channel at a time, so that its values stay in the CPU cache.
         for channel, plane in enumerate(values):
             np.copyto(plane, image[:, :, channel])
             plane -= shift[channel]

@@ -1,4 +1,4 @@
-"""Check a data set on disk: count its images, and find its errors and their places."""
+"""Check a data set on disk: count its images, and find unreadable or inconsistent files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def detect(path: Path) -> Target:
 
 
 def stated(path: Path | None, name: str | None, form: Format | None, **more: Any) -> DataOptions:
-    """The options of a set on disk, with placeholders for what checking does not need."""
+    """The options of a set on disk. Required fields that a check does not use get placeholders."""
     if name is None:
         name = "tfrecord" if form == "tfrecord" else "image_folder"
     if name in ("image_folder", "tfrecord"):
@@ -95,11 +95,11 @@ def check(
     workers: int = 1,
     begin: Callable[[int, str], Count] = lambda total, unit: lambda more: None,
 ) -> Report:
-    """Check every file of a data set, and every pixel if `decode`.
+    """Check every file of a data set; with `decode`, also decode every image.
 
-    Errors of the data are in the report, and never raised. `write_index` writes missing and wrong
-    indices of intact TFRecords. `begin` is called with the amount of work, in images or bytes, and
-    returns a function that is called with the progress.
+    Errors of the data are in the report; they are not raised. `write_index`: whether missing and
+    wrong indices of intact TFRecord shards are written. `begin` is called with the amount of work
+    and its unit (images or bytes), and returns a function that is called with the progress.
 
     Raises RunError if a process was killed.
     """
@@ -134,14 +134,13 @@ def check(
 
 
 def _by_number(place: str) -> list[tuple[int, str]]:
-    """A sort key that compares numbers in text by value, so that sample [2] comes before sample
-    [10]."""
+    """A sort key that compares numbers in text by value: sample [2] comes before sample [10]."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", place)]
 
 
 def _against_official(target: Target, splits: Mapping[str, Part]) -> Iterator[Finding]:
-    """A note if the counts of a named set are not the official counts: the set is then synthetic,
-    or a part of the original."""
+    """A note if a named set has other numbers of images than the official set: it is then
+    synthetic, or a part of the official set."""
     known = NAMED.get(target.data.name)
     found = tuple(splits[split].images if split in splits else 0 for split in SPLITS)
     if known is not None and found != (known.facts.train_samples, known.facts.val_samples):

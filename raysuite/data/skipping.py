@@ -30,7 +30,7 @@ CHUNK = 512
 """Samples that are checked and cached together: some seconds of work for one core."""
 
 _VERSION = 2
-"""Increased whenever other samples would count as bad, so that older results are not reused."""
+"""Increased whenever the check finds other samples bad, so that older results are not reused."""
 
 Faults = dict[int, str]
 """Sample -> why it cannot be read. Readable samples are left out."""
@@ -39,7 +39,7 @@ Faults = dict[int, str]
 def look(
     prepared: Prepared, source: Source, ids: range, threads: Executor, cache: Path | None = None
 ) -> tuple[Faults, bool]:
-    """The faults of the samples `ids` of `source`, and whether they were cached.
+    """The faults of the samples `ids` of `source`, and whether they come from the cache.
 
     The reference decoder decodes every image completely; checksums and labels are checked too.
     Results are cached below `cache` (default: `cache_dir()`).
@@ -61,8 +61,8 @@ def look(
 
 
 def lacking(prepared: Prepared, split: Split) -> list[str]:
-    """Descriptions of missing data other than single samples: all training images of a class, and
-    the records after damaged bytes in a shard without an index."""
+    """Descriptions of missing data that are not single samples: classes without training images,
+    and records after damaged bytes in a shard without an index."""
     if prepared.form == "folder" and prepared.listing is not None and split == "train":
         filled = set(Listing.read(prepared.listing, split).labels.tolist())
         bare = [name for label, name in enumerate(prepared.classes) if label not in filled]
@@ -86,8 +86,7 @@ def _damage(shard: Path) -> str:
 
 
 def _fault(prepared: Prepared, source: Source, sample: int) -> str:
-    """A sample's place and why the sample cannot be read, without advice; empty if it can be
-    read."""
+    """A sample's place and why it cannot be read, without advice; empty for a readable sample."""
     place = source.place(sample)
     try:
         (got,) = read(source, prepared, Slice(np.array([sample]), 1, 1)).samples

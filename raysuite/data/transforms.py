@@ -1,7 +1,7 @@
-"""The user's own transform of each image, `data.transform`: after augmentation, before normalising.
+"""Apply the user's own `data.transform` to each image, after augmentation, before normalisation.
 
-Its random generator depends only on seed, epoch and sample, like the augmentation: every loader
-that supports transforms delivers the same image, whatever the number of ranks.
+The transform gets a random generator that depends only on seed, epoch and sample. Every loader that
+supports transforms therefore delivers the same image, for any number of ranks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ def transformed(
     """Apply the transform to an image [size, size, C]; without a transform, return the image.
 
     `draw`: seed and epoch; None in validation, where the transform gets no generator. Raises
-    DataError, with the image's place, if the transform raises, or returns anything but an image of
-    the same shape.
+    DataError, with the image's place, if the transform raises or changes the shape or dtype.
     """
     if prepared.data.transform is None:
         return image

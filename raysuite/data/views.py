@@ -1,7 +1,7 @@
 """Augmentation: the part of each image that the network gets (its view), possibly mirrored.
 
-A view depends only on seed, epoch and sample, so that every loader delivers the same view, whatever
-the number of ranks, and also when an epoch is resumed in the middle.
+A view depends only on seed, epoch and sample. Every loader therefore delivers the same view, for
+any number of ranks, and also if an epoch is resumed in the middle.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ RATIO = (3 / 4, 4 / 3)
 TRIES = 10
 """Number of random parts tried before the centre is used, as in torchvision's RandomResizedCrop."""
 SHORT_SIDE = 256 / 224
-"""In validation, the shorter side of the resized image, relative to the side of its centre crop: He
-et al. 2015."""
+"""In validation, the image's shorter side is resized to this multiple of the side of the centre
+crop: He et al. 2015."""
 SHIFT = 1 / 8
 """The largest shift of pad_crop_flip, relative to the side: 4 of CIFAR's 32 pixels (He et al. 2015,
 4.2)."""
@@ -30,9 +30,9 @@ SHIFT = 1 / 8
 
 @dataclass(frozen=True)
 class Views:
-    """boxes: [b, 4] left, top, width and height in source pixels, float64; random boxes have whole
-    numbers. Only boxes of pad_crop_flip extend beyond the image, where pixels are zero. flips: [b]
-    bool, whether the crop is mirrored left to right."""
+    """boxes: [b, 4] left, top, width and height in source pixels, float64; boxes in training have
+    whole numbers. With pad_crop_flip, boxes may extend beyond the image, where pixels are zero.
+    flips: [b] bool, True if the view is mirrored left to right."""
 
     boxes: NDArray[np.float64]
     flips: NDArray[np.bool_]
@@ -86,7 +86,7 @@ def _whole(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _centre(sizes: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    """The centre square, in source pixels, whose side becomes `size` if the image's shorter side is
+    """Boxes [b, 4] of the centre squares whose sides become `size` if the images' shorter sides are
     resized to 256 / 224 * `size`."""
     side = sizes.min(axis=1, keepdims=True) * (size / round(size * SHORT_SIDE))
     return np.concatenate([(sizes - side) / 2, side, side], axis=1)

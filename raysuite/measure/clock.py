@@ -10,7 +10,7 @@ import torch
 
 
 class StepClock:
-    """Measures the time of each step; on a GPU by events, so that the process does not wait."""
+    """Measures the time of each step; on a GPU, by CUDA events, without waiting for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_device = device.type == "cuda"

@@ -1,6 +1,6 @@
-"""The environment of a measured run: hardware, versions and commit, as plain data.
+"""Describe the environment of a measured run: hardware, versions and commit, as plain data.
 
-Nothing heavy is imported: versions come from the installed packages' metadata.
+Packages such as torch are not imported: versions come from the installed packages' metadata.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 """Major version of the CUDA that torch is built with -> the oldest branch of NVIDIA's driver for it
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
-"""File with the version of NVIDIA's kernel driver, also inside an image, with or without --nv."""
+"""File with the version of NVIDIA's kernel driver, which a container can read even without --nv."""
 
 IMAGE_FACTS = Path("/etc/raysuite-image.json")
 """File with the facts about an image that `raysuite image build` has built."""
 
-# Only these variables are read: an environment holds tokens and passwords.
+# Only these variables are read, because others may hold tokens and passwords.
 VARIABLES = (
     "OMP_NUM_THREADS",
     "OMP_PROC_BIND",
@@ -69,8 +69,8 @@ VARIABLES = (
 def environment(commits: bool = True) -> dict[str, Any]:
     """The environment of this process, JSON-serialisable; memory in bytes, `time` in s since 1970.
 
-    Takes some tens of milliseconds, most of them for git, which is only run with `commits`. A value
-    that cannot be found is None or left out.
+    A value that cannot be found is None or left out. Takes some tens of milliseconds, most of them
+    for git, which is called only if `commits` is True.
     """
     found: dict[str, Any] = {
         "time": time.time(),
@@ -126,7 +126,7 @@ def _cpu_model() -> str:
 
 
 def nvml() -> Any:
-    """NVML's module, initialised; the caller ends it by `nvmlShutdown`. None without a driver."""
+    """NVML's module, initialised, or None without a driver. The caller calls `nvmlShutdown`."""
     try:
         import pynvml
 
@@ -137,8 +137,7 @@ def nvml() -> Any:
 
 
 def amdsmi() -> Any:
-    """The module of AMD SMI, initialised; the caller ends it by `amdsmi_shut_down`. None if it
-    cannot be started."""
+    """AMD SMI's module, initialised, or None. The caller calls `amdsmi_shut_down`."""
     try:
         import amdsmi as found
 
@@ -295,7 +294,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
             text=True,
             timeout=2,
             check=True,
-            # without optional locks: git status must not block the user's own git
+            # git status would otherwise lock the index, and block the user's own git
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )
     except (OSError, subprocess.SubprocessError):

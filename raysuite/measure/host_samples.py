@@ -1,4 +1,4 @@
-"""Samples of this host's load, by psutil and NVML, written by a thread every few seconds."""
+"""Sample this host's load with psutil and NVML, in a thread, every few seconds."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from raysuite.measure.environment import nvml
 from raysuite.records.system import GpuSample, SystemSample
 
 PERIOD_S = 10.0
-"""Seconds between two samples, as in MLflow's monitor. Taking a sample uses some milliseconds of
-one core."""
+"""Seconds between two samples, as in MLflow's monitor. A sample takes some milliseconds."""
 
 _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
-    """Append samples of this host to `file` within the context, and a last sample at its end.
-    Without a file, do nothing.
+    """Append samples of this host to `file` every `period_s` seconds within the context, and once
+    at its end. Without a file, do nothing.
 
-    The file is created at once, because MLflow's names for the samples depend on the number of
-    these files. An error in sampling or writing ends the sampling, not the run.
+    The file is created at once, because the number of these files decides how MLflow's metrics are
+    named. An error in sampling or writing ends the sampling, not the run.
     """
     if file is None:
         yield
@@ -76,7 +75,7 @@ class Host:
 
     def sample(self) -> SystemSample:
         """The host's load now. Processor use is the mean since the previous sample; network bytes
-        count from the construction of this object on."""
+        are counted since this object was made."""
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
         return SystemSample(
             time=time.time(),

@@ -1,4 +1,4 @@
-"""Measure how fast this node computes, copies and reads; each figure takes about half a second."""
+"""Measure how fast this node computes, copies and reads, in about half a second each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _FILE_BYTES = 64 * 2**20
 
 
 def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
-    """GFLOP/s of a matrix product, GB/s of a copy in memory, MB/s of reading a file in `folder`."""
+    """`matrix`: GFLOP/s of a matrix product; `memory`: GB/s of a copy in memory, read and written;
+    `disk`: MB/s of reading a file in `folder`."""
     size = 4096 if device.type == "cuda" else 512
     left, right = (torch.rand(size, size, device=device) for _ in range(2))
     source = torch.rand(2**26 if device.type == "cuda" else 2**23, device=device)
@@ -32,8 +33,8 @@ def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
 
 
 def _mean_s(work: Callable[[], object], device: torch.device) -> float:
-    """Mean seconds of a call, over calls for _SECONDS. A mean, unlike a minimum, shows disturbances
-    of the node."""
+    """Mean seconds of a call, over all calls within _SECONDS. Unlike a minimum, a mean also shows
+    that another program disturbs the node."""
     for _ in range(3):
         work()
     _wait(device)
@@ -51,7 +52,8 @@ def _wait(device: torch.device) -> None:
 
 
 def _read_s(folder: Path) -> float:
-    """Seconds to read a new file; best of three. The kernel is first asked to drop its pages."""
+    """Seconds to read a new file, the best of three times. Before each time, the kernel is asked to
+    drop the file's pages from its cache."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".raysuite-read-") as file:
         file.write(os.urandom(_FILE_BYTES))
         file.flush()

@@ -1,4 +1,4 @@
-"""Peak memory of this process and of its device since a given moment, and available memory."""
+"""Measure the peak memory of this process and of its device, and the available memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ _RESET_PEAK = "5"
 
 
 def available_bytes(device: torch.device) -> int:
-    """Bytes that this process can still allocate: on the device, or on the host within the limits
-    of its control groups."""
+    """Bytes that this process can still allocate on `device` (CPU: within its cgroups' limits)."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -31,8 +30,8 @@ def available_bytes(device: torch.device) -> int:
 class PeakMemory:
     """Peak memory since this object was made; memory that was freed earlier does not count.
 
-    If the kernel does not allow a reset of the peak, the peak since the process's start is
-    returned, an upper bound.
+    If the kernel does not allow a reset of the peak, `process_bytes` returns the peak since the
+    process's start, which is an upper bound.
     """
 
     def __init__(self, device: torch.device) -> None:

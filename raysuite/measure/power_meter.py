@@ -1,4 +1,4 @@
-"""Energy of a worker's device and host, and the device's utilisation, sampled in a thread.
+"""Measure the energy of a worker's device and host, and the device's utilisation, in a thread.
 
 NVML counts the energy of a GPU (`nvmlDeviceGetTotalEnergyConsumption`, from Volta on) and reports
 the share of its last sample period in which a kernel ran (`nvmlDeviceGetUtilizationRates`; the
@@ -35,19 +35,18 @@ _MILLI = 1e-3
 
 @dataclass(frozen=True)
 class Reading:
-    """The figures from `begin` to `end`; a figure that could not be read is None."""
+    """The values between `begin` and `end` of a PowerMeter; None if a value cannot be read."""
 
     device_joules: float | None = None
     device_busy: float | None = None
-    """Utilisation in [0, 1], the mean of the samples."""
+    """Mean utilisation of the device over the samples, in [0, 1]."""
     host_joules: float | None = None
 
 
 class PowerMeter:
     """Measures the energy of this worker's device and host between `begin` and `end`.
 
-    The energy of other processes on the device or host is included: the counters cannot separate
-    it.
+    The energy of other processes is included, because the counters cannot separate it.
     """
 
     def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
@@ -161,7 +160,8 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Whether a zone is a package or memory. The zones of cores and psys repeat their energy."""
+    """Whether a zone is a package or memory. Other zones (cores, psys) count the energy of these
+    zones again."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:

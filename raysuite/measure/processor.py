@@ -1,4 +1,4 @@
-"""Processor time of processes, of the whole machine, and of other programs."""
+"""Measure the processor time of processes, of the whole machine, and of other programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raysuite.measure.power_meter import BOOT
 
 
 def machine_seconds() -> float:
-    """Processor seconds that the machine has used since its start, without idling and I/O wait."""
+    """Processor seconds used on this machine since its start, without idle time and I/O wait."""
     times = psutil.cpu_times()
     busy = sum(times) - times.idle - getattr(times, "iowait", 0.0)
     # Linux counts guests in `user` and `nice` too (proc(5))
@@ -22,7 +22,7 @@ def machine_seconds() -> float:
 def family_seconds(process: psutil.Process, itself: bool = True) -> float:
     """Processor seconds of the descendants of a process, and with `itself` also of the process.
 
-    The time of an ended process is not lost: it counts for the process that waited for it.
+    The time of a process that has ended counts for the process that waited for it.
     """
     total = 0.0
     for each in [process, *process.children(recursive=True)]:

@@ -1,16 +1,16 @@
 """Count the steps of an unchanged training script, in each of its ranks.
 
 - A step ends with the `step` of a torch optimiser (`register_optimizer_step_post_hook`). Only the
-  optimiser that steps first counts, so that a GAN's second optimiser adds no steps; if the second
-  one steps twice in a row, it counts instead. With gradient accumulation, `step` is called once for
-  several batches.
+  optimiser that steps first counts, so that a GAN's second optimiser adds no steps. If another
+  optimiser steps twice in a row, it counts in place of the first. With gradient accumulation,
+  `step` is called once for several batches.
 - Samples are counted in the batches that the script takes from its DataLoader. torch has no hook
-  there, so `DataLoader.__iter__` is replaced in this process. So is
-  `torch.distributed.init_process_group`, to time the forming of the process group.
+  for this, so `DataLoader.__iter__` is replaced in this process.
+- `torch.distributed.init_process_group` is replaced too, to time how long the process group takes.
 
 A rank appends its measurements to its own file, about once a second, as lines of JSON. All times
-are by the monotonic clock, which all processes of a host share. On request, a thread samples the
-energy of host and device once a second from the first step on.
+are seconds of the monotonic clock, which all processes of a host share. On request, a thread
+samples the energy of host and device once a second from the first step on.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from raysuite.nested import leaves
 
 _FLUSH_S = 1.0
 _FLUSH_EACH = 10
-"""The first steps, up to this number, are written one by one, so that the file shows the step
-after which a rank hangs."""
+"""The number of first steps that are written one by one, so that the file shows the step after
+which a rank hangs."""
 _MOST_DEPTH = 4
 """Depth to which nested batches are searched for a tensor."""
 
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     evaluates: bool
     """Whether the script evaluated: it read another loader, or read batches without gradients."""
     idle_s: float
-    """Seconds until the first request to the training loader."""
+    """Seconds from the end of the previous step to the first request to the training loader."""
 
 
 Own = tuple[int | None, int | None, float, bool, float]
@@ -71,8 +71,7 @@ class _Read:
     def __init__(self, began: float) -> None:
         self.began = began
         self.length: int | None = None
-        """Number of batches in a pass over the loader, if an epoch has begun and the number is
-        known."""
+        """Number of batches in a pass over the loader; None if unknown."""
         self.batches = 0
         self.samples: int | None = 0
         self.tokens: int | None = 0
@@ -113,7 +112,7 @@ class Recorder:
         self.on_read: Callable[[], AbstractContextManager[object]] = nullcontext
         """The context in which a batch is requested."""
         self.marks: dict[str, float] = {}
-        """Name of a moment -> its time, by the monotonic clock."""
+        """Name of a moment -> its time, in seconds of the monotonic clock."""
 
     @property
     def on_device(self) -> bool:
@@ -131,8 +130,7 @@ class Recorder:
         self._depth += 1
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        """Handle an optimiser's step. If an optimiser wraps another, their two steps count as
-        one."""
+        """Handle a step; the steps of an optimiser and of one that it wraps count as one."""
         self._depth -= 1
         if self._depth > 0 or self._marked:
             return
@@ -166,7 +164,7 @@ class Recorder:
         self._end_step(given)
 
     def began_epoch(self, loader: int, began: float, length: int | None) -> None:
-        """Handle the beginning of a pass over a loader; `length`: its batches, if known."""
+        """Handle the beginning of a pass over a loader, with `length` batches (None: unknown)."""
         self._read(loader, began)[0].length = length
 
     def _read(self, loader: int, began: float) -> tuple[_Read, float]:
@@ -180,7 +178,8 @@ class Recorder:
         return read, now
 
     def fetched(self, loader: int, began: float, batch: Any, known: bool) -> None:
-        """Count a batch that the script has taken; `known`: whether the loader makes batches."""
+        """Count a batch that the script has taken. `known`: whether the loader forms batches; if
+        not, samples cannot be counted."""
         import torch
 
         read, now = self._read(loader, began)
@@ -194,7 +193,7 @@ class Recorder:
             self._hash = _sum(self._hash, samples_hash(batch))
 
     def backward(self, loss: Any) -> None:
-        """Add the loss of a backward pass to the step's; called only to compare parameters."""
+        """Add the loss of a backward pass to the step's loss; called only if steps are checked."""
         if self._steps < self._check and loss.numel() == 1:
             self._loss = (self._loss or 0.0) + float(loss.detach())
 
@@ -276,7 +275,7 @@ class Recorder:
         self._meter.begin()
 
     def _counters(self) -> dict[str, Any]:
-        """Which energy counters this rank reads, and why it does not read others."""
+        """The device and host whose energy this rank reads, and messages on missing counters."""
         meter = self._meter
         if meter is None:
             return {}
@@ -309,7 +308,7 @@ class Recorder:
     # The file.
 
     def flush(self) -> None:
-        """Append the steps so far to the file; on a GPU, only steps that the GPU has completed."""
+        """Append the steps that are not in the file yet; on a GPU, only completed steps."""
         self._flushed = time.perf_counter()
         rows, self._rows = self._rows, []
         if self._events:
@@ -392,8 +391,7 @@ def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
 
 
 def digest(value: Any) -> str:
-    """Hexadecimal SHA-256 of the bits of all tensors in a value; for sharded tensors, of this
-    rank's part."""
+    """Hexadecimal SHA-256 of all tensors in a value; for sharded tensors, of this rank's part."""
     import torch
 
     found = hashlib.sha256()

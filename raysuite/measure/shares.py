@@ -1,5 +1,5 @@
-"""Find how long training steps compute, communicate and wait for data, by arithmetic with the
-intervals of a profiler's events."""
+"""Find how long training steps compute, communicate and wait for data, from the intervals of a
+profiler's events."""
 
 from __future__ import annotations
 
@@ -70,8 +70,7 @@ def seconds(whole: Intervals) -> float:
 WINDOW = "raysuite::window"
 DATA = "raysuite::data"
 STEP = "raysuite::step"
-"""Names of the events that the profiled loop marks: the whole window, each wait for the loader,
-each step."""
+"""Events that the profiled loop records: the whole window, each wait for the loader, each step."""
 
 CALL = re.compile(r"^_?c10d\w*::")
 IN_FLIGHT = re.compile(r"^gloo:")
@@ -81,8 +80,8 @@ OPERATOR = re.compile(r"^(?!_?c10d|autograd::|torch::|raysuite::)\w+::|_cpp_fuse
 """Operators that compute on a CPU: aten::mm, torchvision::nms, and kernels that Inductor wrote.
 
 Events of autograd (`autograd::`), of its accumulation of gradients and of DDP's reducer (`torch::`)
-contain all that a hook does, communication included. So these events do not count; only the
-operators inside them count.
+last as long as the hooks that they call, and these communicate too. Therefore only the operators
+inside these events count.
 """
 
 KERNELS = {
@@ -128,9 +127,9 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
     """The parts of the window that an event named WINDOW covers.
 
     `mark` is the name of the events by which an engine marks its communication. `timeline` has the
-    intervals of collectives that a framework itself has recorded, by the clock of the events. A
-    GPU's kernels count instead of the host's operators, and its communication kernels instead of
-    the host's collectives.
+    intervals of collectives that a framework itself has recorded, in ns since 1970. If the events
+    contain GPU kernels, these count instead of the host's operators; communication kernels count
+    instead of the host's collectives.
     """
     events = list(events)
     frame = next(event for event in events if event.name == WINDOW and not event.on_device)
@@ -229,15 +228,16 @@ class Profiler:
 # Horovod's timeline: when its collectives were under way (horovod.readthedocs.io, Timeline).
 
 _TRANSFERS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "REDUCESCATTER", "ALLTOALL")
-"""Phases from the moment when all ranks are ready until the result is available; they contain the
-nested phases."""
+"""Names of the outer phases of a collective. They last from the moment when all ranks are ready
+until the result is available."""
 
 
 def horovod_collectives(file: Path) -> Intervals:
     """The intervals of the collectives in a timeline, in ns since 1970.
 
-    The timeline shows each tensor as a process with nested phases: `B` begins one, `E` ends the
-    innermost. A truncated file is read up to its end; with one rank the timeline is empty.
+    The timeline shows each tensor as a process with nested phases: `B` begins a phase, `E` ends the
+    innermost phase. A truncated file is read as far as it is complete. With one rank, the timeline
+    has no collectives.
     """
     events = _events(file.read_text())
     start = next(

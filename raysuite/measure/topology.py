@@ -1,7 +1,7 @@
 """Find which CPUs are near which GPU and memory, from Linux's sysfs, and divide them among workers.
 
-(Linux, Documentation/ABI: sysfs-devices-node, sysfs-devices-system-cpu, sysfs-bus-pci; torch.numa
-binds workers too, but only for CUDA, and only in torch's own launcher.)
+The files are described in Linux, Documentation/ABI: sysfs-devices-node, sysfs-devices-system-cpu
+and sysfs-bus-pci. torch.numa binds workers only for CUDA, and only in torch's own launcher.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Topology:
 
     cores: tuple[Core, ...]
     distances: dict[int, list[int]]
-    """Memory node -> its distances to all memory nodes, in the order of their numbers, as the
-    firmware gives them."""
+    """Memory node -> its distances to all memory nodes, in order of their numbers, in the units of
+    the firmware (10 for the node itself)."""
 
     @property
     def nodes(self) -> list[int]:
@@ -81,10 +81,9 @@ def gpu_node(pci: str, sys: Path = SYS) -> int | None:
 def shares(topology: Topology, workers: int, near: Sequence[int | None] = ()) -> list[list[int]]:
     """The CPUs of each worker of this host; empty lists if there is less than one core per worker.
 
-    `near` are the memory nodes of the workers' GPUs. Workers share the cores of their GPU's memory
-    node evenly. Cores of a memory node without a GPU are added to the nearest memory node with a
-    GPU on their socket. Without GPUs, or if the node of a GPU is not known, all cores are split
-    evenly.
+    `near` are the memory nodes of the workers' GPUs. The workers of a memory node share its cores
+    evenly. Cores of a memory node without a GPU are added to the nearest memory node with a GPU on
+    the same socket. Without GPUs, or if the node of a GPU is not known, all cores are split evenly.
     """
     by_node = {core.node: core.socket for core in topology.cores}
     if len(near) != workers or any(node not in by_node for node in near):

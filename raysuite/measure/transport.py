@@ -1,4 +1,4 @@
-"""The transport between ranks: TCP on an interface, or the transport that NCCL has chosen."""
+"""Find the transport between ranks: TCP on an interface, or the transport that NCCL has chosen."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Documentation/ABI/stable/sysfs-class-infiniband)."""
 SLINGSHOT = Path("/sys/class/cxi")
 """Devices of HPE Slingshot (github.com/HewlettPackard/shs-cassini-headers)."""
 _STORES = ("MASTER_PORT", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-"""Environment variables that hold the ports of the stores through which ranks find each other;
-gradients do not pass through these ports."""
+"""Environment variables with the ports of the stores through which ranks find each other.
+Connections to these ports are ignored, because they carry no gradients."""
 _VIA = re.compile(r"Channel .* -> .* via (\S+)")
 _DEVICE = re.compile(r"\d+(\(\d+\))?")
 
@@ -30,8 +30,8 @@ Connection = tuple[str, int, str, int]
 class Transport:
     """The transports of the connections that this process opens after this object is made.
 
-    NCCL's choice is read from its log, which is kept in memory. If the user sets NCCL_DEBUG, the
-    log belongs to the user and is not read.
+    NCCL's choice is read from its log, which is written to memory. If the user sets NCCL_DEBUG, the
+    log is left to the user, and is not read.
     """
 
     def __init__(self, on_gpu: bool) -> None:
@@ -89,7 +89,7 @@ def nccl_names(log: str) -> set[str]:
 
 
 def infiniband(root: Path = INFINIBAND) -> list[str]:
-    """This host's InfiniBand devices with an active port; RoCE counts as Ethernet."""
+    """This host's InfiniBand devices with an active port, without those of RoCE (Ethernet)."""
     return sorted(
         {
             port.parent.parent.name

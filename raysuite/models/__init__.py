@@ -1,4 +1,4 @@
-"""The network that a spec names, with initial weights, and the network's costs."""
+"""Build the network that a spec names, and compute its costs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["build", "check", "cost_of", "layers_of"]
 def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     """The model for images of this data set: [b, channels, size, size] -> [b, classes] logits.
 
-    Initial weights are drawn from torch's global generator, so seed it first. The user's own
-    `module:attribute` is called with those of `num_classes`, `in_channels` and `image_size` (or
-    `sequence`) that its signature has, and with the spec's options, which take precedence.
-    Initialises lazy layers.
+    Initial weights are drawn from torch's global generator, so seed it first. Lazy layers are
+    initialised. A user's own `module:attribute` gets all options of the spec, and `num_classes`,
+    `in_channels` and `image_size` (or `sequence`) if its signature has them; options take
+    precedence.
 
     Raises UserError if the model cannot be imported or made, does not accept the data set's images,
     or is not an nn.Module.
@@ -65,8 +65,7 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
 
 
 def _initialise(model: nn.Module, facts: DatasetFacts) -> None:
-    """Initialise lazy layers by a forward pass of two samples, because frameworks need all
-    shapes."""
+    """Initialise lazy layers by a forward pass, because frameworks need all shapes."""
     import torch
 
     from raysuite.models.base import example
@@ -78,8 +77,7 @@ def _initialise(model: nn.Module, facts: DatasetFacts) -> None:
 
 
 def check(name: str) -> None:
-    """Raise UserError if `timm:NAME` or `module:attribute` does not exist. Other names are not
-    checked."""
+    """Raise UserError if `timm:NAME` or `module:attribute` does not exist; ignore other names."""
     if name.startswith("timm:"):
         from raysuite.models import timm_models
 
@@ -89,8 +87,8 @@ def check(name: str) -> None:
 
 
 def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
-    """The cost of a spec's model: parameters, forward FLOPs, activation bytes. If possible, the
-    weights take no memory.
+    """The cost of a spec's model: parameters, forward FLOPs, activation bytes. The weights take no
+    memory, unless the model cannot be built on torch's meta device.
 
     Raises the errors of `build`, and UserError if the model cannot process the data set's images.
     """

@@ -53,7 +53,8 @@ change its default."""
 
 
 def torchvision_constructor(name: str, facts: DatasetFacts) -> Constructor:
-    """The constructor of a torchvision model that is not adapted, with arguments for the data."""
+    """The constructor of a torchvision model, and its arguments for the data set. The model's
+    layers are not adapted to the image size."""
     import torchvision
 
     arguments: dict[str, Any] = {"weights": None, "num_classes": facts.classes}
@@ -73,11 +74,11 @@ def first_convolution(
     kernel_size: int | None = None,
     stride: int | None = None,
 ) -> nn.Conv2d:
-    """A first convolution like `theirs`, with other input channels and, if given, another kernel
-    size and stride. The padding keeps the image's side if the stride is 1.
+    """A new convolution to replace `theirs`, the first of a network. It has `in_channels` channels
+    and, if given, another kernel size and stride. With stride 1, it keeps the image's side.
 
     Weights are initialised as in torchvision's ResNets, VGGs and MobileNetV2: normal, with variance
-    2 / fan-out (He et al. 2015, arXiv:1502.01852, eq. 14), whatever the number of input channels.
+    2 / fan-out (He et al. 2015, arXiv:1502.01852, eq. 14), for any number of input channels.
     """
     size = kernel_size or theirs.kernel_size[0]
     ours = nn.Conv2d(

@@ -1,9 +1,9 @@
 """The residual networks for small images of He et al. 2015, "Deep Residual Learning for Image
 Recognition", section 4.2 (arXiv:1512.03385): 6n+2 layers, of 16, 32 and 64 channels.
 
-Depth 20, 32, 44, 56 and 110 are n = 3, 5, 7, 9 and 18; the paper's Table 6 counts 0.27, 0.46, 0.66,
-0.85 and 1.7 million parameters for RGB images of 10 classes. Unlike in the paper, images may have
-any size and any number of channels.
+The depths 20, 32, 44, 56 and 110 have n = 3, 5, 7, 9 and 18. With RGB images and 10 classes, they
+have 0.27, 0.46, 0.66, 0.85 and 1.7 million parameters (the paper's Table 6). Unlike in the paper,
+images may have any size and any number of channels.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class BasicBlock(nn.Module):
         return F.relu(y + self._shortcut(x))
 
     def _shortcut(self, x: Tensor) -> Tensor:
-        """Option A, without parameters: the identity, subsampled, with zeros in new channels."""
+        """The paper's option A, which has no parameters: the input, subsampled by the stride, with
+        zeros in the new channels."""
         if self.stride == 1 and self.new_channels == 0:
             return x
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))

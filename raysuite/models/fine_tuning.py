@@ -23,11 +23,11 @@ _SHOWN = 6
 def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[str]:
     """Load weights and buffers into `network` from a state_dict of torch.save or safetensors.
 
-    The layer with one output per class of `facts` keeps its initial values if the file has another
-    number of classes, or if the file is in a run's folder and that run's classes have other names.
-    Returns the names of the layer's tensors that keep their initial values.
+    The classifier (the layer with one output per class of `facts`) keeps its initial values if the
+    file has another number of classes, or if the file is in a run's folder and that run's classes
+    have other names. Returns the names of the tensors that keep their initial values.
 
-    Raises UserError if the file cannot be read, or if tensors do not fit; it lists their names.
+    Raises UserError if the file cannot be read, or, with their names, if tensors do not fit.
     """
     own = network.state_dict()
     found = _unwrapped(_read(file), own)
@@ -65,7 +65,7 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
 
 
 def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
-    """Freeze the parameters whose names, as in `named_parameters`, match a pattern.
+    """Freeze the parameters whose names in `named_parameters` match a pattern.
 
     Raises UserError for patterns without a match, and if all parameters would be frozen.
     """

@@ -13,8 +13,8 @@ from torch.nn import functional
 from raysuite.errors import UserError
 
 _STD = 0.02
-"""The standard deviation of initial weights. For the last matrix of attention and the last of the
-MLP in each block, it is divided by sqrt(2 * layers), as in GPT-2."""
+"""The standard deviation of initial weights. For the output matrices of attention and of the MLP,
+it is divided by sqrt(2 * layers), as in GPT-2."""
 
 
 class Embedding(nn.Module):
@@ -81,7 +81,7 @@ class Gpt(nn.Module):
         dropout: float = 0.0,
         tied: bool = True,
     ) -> None:
-        """`tied`: the last layer shares the matrix of the token embedding.
+        """`tied`: whether the last layer shares the matrix of the token embedding.
 
         Raises UserError if `width` is not a multiple of `heads`.
         """

@@ -18,12 +18,12 @@ from raysuite.spec.experiment import ModelOptions
 
 @dataclass(frozen=True)
 class LayerCost:
-    """The cost of one image in a module without submodules."""
+    """The cost of a module without submodules, for one image."""
 
     name: str
     parameters: int
     forward_flops: int
-    """Multiply-adds, as in ModelCost."""
+    """Multiply-adds, counted as in `ModelCost.forward_flops`."""
     output_bytes: int
     """Bytes of the output in fp32."""
 
@@ -31,8 +31,8 @@ class LayerCost:
 def kept(
     model: ModelOptions, facts: DatasetFacts, count: Callable[[], list[LayerCost]]
 ) -> list[LayerCost]:
-    """The costs that an earlier process counted, or else the result of `count()`. Each process
-    counts the costs of a user's own network, because its code may change."""
+    """The costs that an earlier process has written to the cache, or else the result of `count()`.
+    The costs of a user's own network are not cached, because its code may change."""
     file = _file(model, facts)
     with contextlib.suppress(OSError, ValueError, TypeError):
         return [LayerCost(**each) for each in json.loads(file.read_text("utf-8"))]

@@ -1,10 +1,10 @@
 """torchvision's MobileNetV2, with a stem that depends on the image size.
 
-Large stem: torchvision's own. Small stem: the first convolution and the second stage have stride 1,
-as in DDLBench on MNIST and CIFAR-10. Unlike the paper (Sandler et al. 2018, arXiv:1801.04381),
-DDLBench has a 1 x 1 convolution in the first block, and one in each shortcut where channels change.
-raysuite leaves them out, so the small network has 2.24 million parameters for ten classes, and
-DDLBench's has 2.30 million.
+The large stem is torchvision's. With the small stem, the first convolution and the second stage
+have stride 1, as in DDLBench on MNIST and CIFAR-10. Unlike the paper (Sandler et al. 2018,
+arXiv:1801.04381), DDLBench has a 1 x 1 convolution in the first block, and in each shortcut where
+the number of channels changes. raysuite leaves them out: with ten classes, its small network has
+2.24 million parameters, and DDLBench's has 2.30 million.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from raysuite.spec.strategies import SMALL
 
 _FEW, _MORE = 2, 4
 """The batch sizes of two forward passes. The cost of an image is half the difference of their
-costs: costs that do not grow with the batch (weights, BatchNorm's statistics) cancel. One image is
-not enough: BatchNorm refuses to train on a single value per channel."""
+costs, in which costs that do not grow with the batch (weights, BatchNorm's statistics) cancel. A
+batch of one image is not possible: BatchNorm refuses to train on one value per channel."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class ModelCost:
     """The cost of a model in training with fp32."""
 
     parameters: int
-    """Parameters, trainable or frozen; BatchNorm's running statistics are not counted."""
+    """Number of parameters, trainable or frozen, without BatchNorm's running statistics."""
     forward_flops: int
-    """Multiply-adds of one image's forward pass, each counted as one operation, as in He et al.
-    2015 and Aach et al. 2023; the peak rate of a device usually counts two. Includes convolutions,
-    matrix products and attention, but not norms, poolings and element-wise operations."""
+    """Multiply-adds of one image's forward pass. Each counts as one operation, as in He et al. 2015
+    and Aach et al. 2023; the peak FLOP/s of a device usually count it as two. Convolutions, matrix
+    products and attention count, but not norms, poolings and element-wise work."""
     activation_bytes: int
     """Bytes that autograd saves for the backward pass of one image, including the image. Each
-    storage counts once; weights and a framework's work space do not count."""
+    tensor storage counts once; weights and a framework's work space do not count."""
     gradient_bytes: int
     """Bytes of the trainable parameters' gradients, which an all-reduce moves."""
     small_parameters: int
@@ -49,8 +49,7 @@ class ModelCost:
 
 
 def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
-    """The cost of `model`, which is not changed, for images [channels, size, size] of this data
-    set.
+    """The cost of `model` for samples of this data set. `model` is not changed.
 
     If the model cannot run on the meta device, a copy runs on the device of its weights.
 
@@ -80,8 +79,8 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
 
 def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
     """The costs of modules with FLOPs or parameters, in the order of a forward pass. An operation
-    between two modules, such as attention, counts for the second module; a shared weight counts for
-    the first module that has it.
+    between the calls of two modules, such as attention, counts for the second module. A shared
+    weight counts for the first module that has it.
 
     Raises UserError if the model cannot run on the meta device with samples of this shape.
     """
@@ -135,7 +134,7 @@ def _without_numbers(model: nn.Module) -> nn.Module:
 
 
 def _measured(model: nn.Module, facts: DatasetFacts) -> tuple[tuple[int, int], tuple[int, int]]:
-    """FLOPs as counted by torch, and saved bytes, for the smaller and for the larger batch."""
+    """(FLOPs as counted by torch, saved bytes) of a forward pass, for _FEW and for _MORE images."""
     first = next(model.parameters(), None)
     device = torch.device("cpu") if first is None else first.device
     model.train()
@@ -159,5 +158,6 @@ def _forward(model: nn.Module, inputs: Any) -> tuple[int, int]:
         saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
         output = called(model, inputs)
-    del output  # kept until now: storage freed earlier could be reused, and then counts once
+    # Not deleted earlier: another tensor could reuse the freed storage, and both would count once.
+    del output
     return int(flops.get_total_flops()), sum(saved.values())

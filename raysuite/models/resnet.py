@@ -1,10 +1,9 @@
 """torchvision's ResNets, ResNeXts and wide ResNets, with a stem that depends on the image size.
 
-Large stem: torchvision's own. Small stem, as in DDLBench on MNIST and CIFAR-10: a 3 x 3 convolution
-of stride 1 and no pooling before the first stage. Both stems have torchvision's names in the
-state_dict. torchvision's bottleneck halves the image in its 3 x 3 convolution (ResNet "v1.5"). In
-He et al. 2015 (arXiv:1512.03385), the first 1 x 1 convolution halves it. torchvision's version
-costs 2 to 6 % more FLOPs.
+The large stem is torchvision's. The small stem is a 3 x 3 convolution of stride 1 without pooling,
+as in DDLBench on MNIST and CIFAR-10. With both stems, the state_dict has torchvision's names. In
+torchvision's bottleneck, the 3 x 3 convolution halves the image (ResNet "v1.5"). In He et al. 2015
+(arXiv:1512.03385), the first 1 x 1 convolution halves it. torchvision's needs 2 to 6 % more FLOPs.
 """
 
 from __future__ import annotations

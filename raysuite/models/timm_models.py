@@ -1,4 +1,4 @@
-"""timm's models by their names in timm (`timm:NAME`), untrained."""
+"""Make untrained models of timm by their names in timm (`timm:NAME`)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """torchvision's VGGs, with a head that depends on the image size.
 
-Large head: torchvision's own, three layers on 7 x 7 pixels. Small head, as in DDLBench on MNIST and
-CIFAR-10: one layer from 512 channels to the classes. On 28 x 28 pixels, DDLBench leaves the fifth
-pooling out, because four poolings leave one pixel. raysuite leaves out each pooling whose input has
-one pixel, so that images of any size can be classified. If the image has more than 32 x 32 pixels,
-the mean over the remaining pixels is classified.
+The large head is torchvision's, three layers on 7 x 7 pixels. The small head is one layer from 512
+channels to the classes, as in DDLBench on MNIST and CIFAR-10. For 28 x 28 pixels, DDLBench leaves
+the fifth pooling out, because one pixel is left after four poolings. raysuite leaves out each
+pooling whose input has one pixel, so that images may have any size. If the image has more than
+32 x 32 pixels, the head gets the mean over the remaining pixels.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def vgg(
 class SmallVGG(VGG):
     """torchvision's features, their mean, and one linear layer, initialised as in torchvision.
 
-    Layers in `features` keep torchvision's names: an Identity replaces a pooling left out.
+    Layers in `features` keep torchvision's names: an Identity replaces each omitted pooling.
     """
 
     def __init__(self, name: str, num_classes: int, in_channels: int, image_size: int) -> None:

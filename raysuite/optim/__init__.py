@@ -32,7 +32,7 @@ def build_optimizer(
     lr: float,
     names: Mapping[Tensor, str] | None = None,
 ) -> Optimizer:
-    """The optimiser over parameters that are not sharded yet, with the learning rate `lr`.
+    """The optimiser of `parameters`, which are not sharded yet, with the learning rate `lr`.
 
     `lr` is the rate after scaling (`RunPlan.peak_lr`); the rate of a step is `lr` times `factor`.
     `names` are the names of the parameters, for patterns; without names, patterns are ignored.
@@ -80,9 +80,9 @@ def parameter_groups(
     """Groups of the trainable parameters, split by `lr_factors`, by whether they have weight decay,
     and for Muon by whether Muon updates them (`matrices`).
 
-    Parameters of at most one dimension (biases, and scales and shifts of normalisation layers) have
-    no weight decay, unless `decay_bias_and_norm`. LARS and LAMB also use no ratio of norms for
-    them, like Google's implementations by default (`exclude_from_layer_adaptation`).
+    Unless `decay_bias_and_norm` is set, parameters of at most one dimension (biases, and scales and
+    shifts of normalisation layers) have no weight decay, and LARS and LAMB use no ratio of norms
+    for them. Google's implementations have the same default (`exclude_from_layer_adaptation`).
     """
     exempt: dict[str, Any] = {"weight_decay": 0.0}
     if isinstance(options, LarsOptions | LambOptions):

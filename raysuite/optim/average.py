@@ -23,7 +23,7 @@ class WeightAverage:
     other buffers, such as indices and counts, are copied. All operations are elementwise, so ranks
     with equal weights have equal averages.
 
-    torch's AveragedModel also averages integers (and truncates them), and waits for the device.
+    torch's AveragedModel is not used: it averages and truncates integers, and waits for the device.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

@@ -31,8 +31,8 @@ class Lars(Optimizer):
         v <- momentum * v + lr * eta * |w| / (|g| + beta * |w|) * (g + beta * w)
         w <- w - v
 
-    The rate is inside v, as in the paper, while torch's SGD multiplies v by the rate. Where |w| or
-    |g| is 0, and in groups with `adapt` False, eta and the fraction are left out.
+    v contains the learning rate, as in the paper; torch's SGD multiplies v by the rate. If |w| or
+    |g| is 0, and in groups with `adapt` False, v <- momentum * v + lr * (g + beta * w).
     """
 
     def __init__(

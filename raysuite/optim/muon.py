@@ -1,7 +1,7 @@
 """Muon for matrices, AdamW for all other parameters, as one optimiser.
 
 torch's Muon accepts only matrices. The key `matrices` of a parameter group selects Muon or AdamW.
-It is in the group, because Horovod makes its own optimiser from the groups alone.
+The key is in the group, because Horovod makes its own optimiser from the groups alone.
 """
 
 from __future__ import annotations

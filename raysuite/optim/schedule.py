@@ -28,14 +28,14 @@ def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_step
 
         warm-up, s < W   (s + 1) / W                          the last step has the full rate
         constant         1
-        step             factor ^ (milestones m with s >= round(m * E))
+        step             factor ^ (number of milestones m with s >= round(m * E))
                          milestones count from the start of the run, warm-up included
         cosine           min + (1 - min) / 2 * (1 + cos(pi * t / (total_steps - W)))
         exponential      gamma ^ floor(t / E)                 changes once an epoch
         polynomial       min + (1 - min) * (1 - t / (total_steps - W)) ^ power
 
-    Cosine and polynomial change every step. They reach `min_factor` at step `total_steps`, one
-    after the last, and stay there.
+    Cosine and polynomial change at every step. They would reach `min_factor` at step `total_steps`,
+    which is one step after the last.
     """
     step = min(step, total_steps)
     warmup = warmup_steps(options, steps_per_epoch)
@@ -60,5 +60,5 @@ def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_step
 
 
 def warmup_steps(options: ScheduleOptions, steps_per_epoch: int) -> int:
-    """Optimiser steps of linear warm-up."""
+    """Number of optimiser steps in the linear warm-up."""
     return round(options.warmup_epochs * steps_per_epoch)

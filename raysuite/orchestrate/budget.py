@@ -20,8 +20,8 @@ WIDTH = 0.05
 this share of the mean."""
 _LEAST_REPEATS = 3
 _MARGIN = 1.15
-"""Assumed duration of a variant's next run, relative to its longest run so far. A prediction is
-needed because runs are not interrupted."""
+"""Assumed duration of a variant's next run, relative to its longest run so far. The end of a run
+has to be predicted, because the budget does not interrupt runs."""
 
 
 def begin(results: Results, deadline: float | None) -> None:
@@ -34,7 +34,7 @@ def begin(results: Results, deadline: float | None) -> None:
 
 
 def allows(results: Results, plan: RunPlan) -> bool:
-    """Whether to start a run; runs that are not allowed are recorded."""
+    """Whether the budget allows a run to start. If not, append its id to the file DECLINED."""
     try:
         deadline = json.loads((results.folder / FILE).read_text("utf-8"))["deadline"]
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def declined(results: Results) -> set[str]:
 
 
 def settle(results: Results) -> list[str]:
-    """Remove the plan's repeats that were not run; return a summary of the budget as lines."""
+    """Remove repeats that were not run from plan.json; return a summary of the budget as lines."""
     left_out, plans = declined(results), results.plans()
     kept = [plan for plan in plans if plan["run_id"] not in left_out or plan["repeat"] == 0]
     results.write_plans(kept)
@@ -80,7 +80,7 @@ def settle(results: Results) -> list[str]:
 
 
 def suffices(stat: Stat | None) -> bool:
-    """Whether the interval is narrow enough, so that no further repeat is needed."""
+    """Whether a throughput has enough repeats and an interval that is narrow enough."""
     return (
         stat is not None
         and stat.n >= _LEAST_REPEATS
@@ -90,7 +90,7 @@ def suffices(stat: Stat | None) -> bool:
 
 
 def throughput(results: Results, plans: list[dict[str, Any]], own: dict[str, Any]) -> Stat | None:
-    """The throughput of a plan, over its finished repeats."""
+    """The throughput of a plan's variant over its finished repeats; None if none has finished."""
     same = variant_key(own)
     return summarize(
         run_figures(plan, results.records(plan["run_id"])).throughput

@@ -29,7 +29,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The resources of the cluster."""
+    """The nodes of a cluster, or this machine, and their resources."""
 
     each: tuple[Node, ...]
     place: str = "the cluster"

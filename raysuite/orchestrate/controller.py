@@ -1,4 +1,4 @@
-"""The driver's part of running a worker group: causes of failures, nodes and deadlines.
+"""Supervise a worker group: find the cause of a failure, wait for nodes, and enforce deadlines.
 
 An exception in a rank does not show whether this rank failed or another rank died during a
 collective. Ray Train reports both: the exception of each rank, and which processes died.
@@ -25,7 +25,7 @@ from raysuite.train.out_of_memory import kernel_kills, ray_out_of_memory
 
 
 class BrokenRunError(Exception):
-    """A rank's exception as text: a user's own exception class may not survive pickling."""
+    """A rank's exception as text, because a user's own exceptions cannot always be pickled."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class BrokenRunError(Exception):
 
 
 class Nodes(Protocol):
-    """The hosts of the workers."""
+    """Finds the workers' nodes that have died."""
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes. `patient`: first wait until Ray detects them."""
+        """The hosts of the workers' dead nodes. With `patient`, give Ray time to detect them."""
 
 
 class FailureRecorder:
-    """Writes RunFailed for a run that raised an exception, or has no retries left for dead workers.
+    """Writes RunFailed for a run that raised an exception, or whose workers died too often.
 
-    A group's runs are executed in order, so the first that has not ended is the current one.
+    A group's runs are executed in order, so the first run that has not ended is the current run.
     """
 
     def __init__(self, plans: Sequence[RunPlan], results: Path, nodes: Nodes) -> None:
@@ -72,7 +72,7 @@ class FailureRecorder:
         """Record the failure of the current run, from each failed rank's exception, after the
         workers have ended.
 
-        Raises StorageError if a rank could not write; its run then has no end in the journal.
+        Raises StorageError, and records no failure, if a rank could not write the results.
         """
         before, self._kernel_kills = self._kernel_kills, kernel_kills()
         killed = 0 if before is None else (self._kernel_kills or before) - before
@@ -119,7 +119,7 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
-    """The lowest rank's error: in one line, and its whole text."""
+    """The error of the lowest rank, as one line and as its whole text."""
     rank = min(errors)
     error = errors[rank]
     if isinstance(error, BrokenRunError):
@@ -179,7 +179,7 @@ class NodeKeeper:
         self._deadline = deadline
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """From now on, wait for these runs' nodes, and end their workers at this deadline."""
+        """From now on, wait for the nodes that these runs need, and end them at this deadline."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 
@@ -217,7 +217,7 @@ class NodeKeeper:
             raise DeadlineError("the workers exceeded their time limit")
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes. `patient`: first wait until Ray detects them."""
+        """The hosts of the workers' dead nodes. With `patient`, give Ray time to detect them."""
         hosts: dict[str, str] = json.loads(self.hosts_file.read_text("utf-8"))
         deadline = time.monotonic() + (_VERDICT_S if patient and len(hosts) > 1 else 0.0)
         while True:

@@ -1,4 +1,4 @@
-"""Record runs whose workers ended without a result, with the reason that the driver knows."""
+"""Record the failure of runs whose workers ended without a result. The driver knows the reason."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from raysuite.train.out_of_memory import ray_out_of_memory
 
 
 def storage_error(error: Exception | None) -> Exception | None:
-    """`error`, which ended a group, or the error of Ray Train's controller in it, if the disk was
-    full or the results could not be written; else None."""
+    """The error that ended a group of runs, if its cause is that the results could not be written;
+    else None. If Ray Train's controller failed, its error is returned instead of `error`."""
     cause = getattr(error, "controller_failure", error)
     return cause if isinstance(cause, StorageError) or (cause and is_full(cause)) else None
 
 
 def nodes_gone(error: Exception | None) -> NodesGoneError | None:
-    """`error`, which ended a group, if it is a NodesGoneError: nodes were lost and did not return.
-    Else None."""
+    """The error that ended a group of runs, if it is a NodesGoneError (nodes were lost and did not
+    return); else None."""
     return error if isinstance(error, NodesGoneError) else None
 
 
 def record_lost(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record that a run was lost, or had too little memory to start, with Ray Train's error."""
+    """Record a run whose workers ended without a result. `error` of Ray Train gives the reason."""
     missing = nodes_gone(error)
     text = str(error).strip() if error else "its workers ended without a result"
     message = text.splitlines()[-1] if text else type(error).__name__
@@ -40,7 +40,7 @@ def record_lost(plan: RunPlan, results: Results, error: Exception | None) -> Non
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error of Ray Train, the errors of its controller or its workers, and their causes."""
+    """Yield an error of Ray Train, the errors of its controller and workers, and their causes."""
     if error is not None:
         yield error
         yield from _causes(getattr(error, "controller_failure", None) or error.__cause__)

@@ -1,4 +1,4 @@
-"""Find batch sizes by trial before the runs, on the same kind of workers."""
+"""Find batch sizes by trial before the runs, with workers of the same kind as the runs use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Decision:
 
     plans: list[RunPlan]
     found: dict[str, BatchFound] = field(default_factory=dict)
-    """Run id -> the Record for its journal."""
+    """Run id -> the Record for the run's journal."""
     stop: Stop | None = None
     """The request that ended the search; some plans are then still undecided."""
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.trainer import Workers
 
 INTERFACE = "RAYSUITE_INTERFACE"
-"""Variable with the network interface between nodes; `cluster up` sets it on all nodes."""
+"""Environment variable: the network interface between nodes. `cluster up` sets it on all nodes."""
 
 CHECKPOINTS = "checkpoints"
-"""A folder in the results folder, with a folder for each run, and for each segment of a sweep."""
+"""Folder in the results folder, with a folder for the checkpoint of each run or segment."""
 _RAY = "ray-train"
 """A folder below CHECKPOINTS, for Ray Train's own files."""
 
@@ -34,7 +34,7 @@ class Segment:
     until: int | None
     """Number of completed epochs at which the segment stops; None: at the end of the run."""
     taken: str | None
-    """Folder of the checkpoint from which the segment starts if it has none of its own yet."""
+    """Folder of the checkpoint from which the segment starts if it has written none itself."""
 
 
 RUNS = "raysuite.orchestrate.worker:run_group"

@@ -1,4 +1,4 @@
-"""Jobs on a cluster through Ray's job server, with the token of the cluster's folder."""
+"""Submit, follow and end jobs through Ray's job server, with the token in the cluster's folder."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class JobServer:
         return sorted(map(_job, found), key=lambda job: job.started or 0.0)
 
     def job(self, name: str) -> Job:
-        """The job with that id. Raises UserError if there is none."""
+        """The job with the id `name`. Raises UserError if there is none."""
         known = self.jobs()
         for job in known:
             if job.id == name:
@@ -103,9 +103,9 @@ class JobServer:
             return str(self._client.get_job_logs(name))
 
     def follow(self, name: str) -> Iterator[str]:
-        """Yield the job's output, until it has ended.
+        """Yield the job's output, until the job has ended.
 
-        A broken connection is restored. Raises RunError if that fails for a minute.
+        A broken connection is restored. Raises RunError if it cannot be restored for a minute.
         """
         self.job(name)
         yielded, failing_since = 0, None

@@ -1,4 +1,4 @@
-"""Nodes that leave the cluster: the workers that still fit, and messages about lost and new nodes.
+"""Count the workers that still fit after nodes left the cluster; report lost and new nodes.
 
 Ray is imported on use, after `ray_cluster.connect` has made its settings.
 """

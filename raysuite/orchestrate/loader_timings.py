@@ -1,4 +1,4 @@
-"""Time loaders, decoding without loading, and reading without decoding, each in a new process."""
+"""Time loaders, decoding alone, and reading alone, each in a new process."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ _CHUNK = 16
 
 
 class Limit:
-    """Process samples in order with `threads` threads, from the beginning again after the last
-    sample."""
+    """Process samples in order with `threads` threads. After the last sample, the first sample
+    follows again."""
 
     def __init__(
         self,
@@ -115,14 +115,14 @@ _WARM_S = 0.5
 """Minimum seconds of the warm-up, which is not counted. The warm-up also lasts until the batches
 that were prefetched at the start are used up."""
 _HELD = 3
-"""Images that the decoding limit decodes repeatedly, as a multiple of batch size times threads."""
+"""Number of images that the decoding limit decodes repeatedly, divided by batch size * threads."""
 _PASS = 1024
-"""Minimum number of batches per request to a loader: for small sets, several epochs."""
+"""Minimum number of batches per request to a loader. For a small set, they span several epochs."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One timing in one process."""
+    """One timing of one candidate, which runs in a new process."""
 
     plan: LoadingPlan
     prepared: Prepared
@@ -334,12 +334,12 @@ def _end_with_parent() -> None:
 
 _INSPECTED = 128
 LARGEST_SHARE = 0.5
-"""A set up to this share of the free memory is expected to stay in the page cache."""
+"""A data set of at most this share of the free memory is expected to stay in the page cache."""
 _PATIENCE_S = 60.0
 
 
 def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
-    """Measure some images; then read the whole split once, if it fits in the page cache.
+    """Measure some images' sizes; then read the whole split once, if it fits in the page cache.
 
     Without this pass, the first timings would read from the disk, and later timings from memory.
     Raises DataError if an image cannot be read.
@@ -381,7 +381,8 @@ def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
 
 
 MOST_DECODED = 2 * GIB
-"""Bytes above which the loader `memory` is tried only on request: each timing decodes the set."""
+"""Bytes of a decoded set above which the loader `memory` is timed only on request, because each of
+its timings decodes the whole set."""
 
 
 def compare(

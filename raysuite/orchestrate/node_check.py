@@ -24,13 +24,13 @@ from raysuite.train.world import torch_device
 _BYTES = 4 * 2**20
 _REPEATS = 10
 _MOST_ROUNDS = 16
-"""Maximum number of partners of a node: clusters of up to 17 nodes measure all pairs."""
+"""Maximum number of partners of a node: all pairs are measured in clusters of up to 17 nodes."""
 _PATIENCE_S = 300.0
 
 
 def check_nodes(folder: Path, patience_s: float = _PATIENCE_S) -> list[NodeFigures]:
-    """Figures of the nodes of the cluster that this driver has joined; `folder` is on the disk
-    whose read rate is measured.
+    """Measure all nodes of the cluster that this driver has joined. `folder` is on the disk whose
+    read rate is measured.
 
     Raises ray.exceptions.RayError if a node is lost, or none of its CPUs becomes free in time.
     """
@@ -62,7 +62,7 @@ def check_nodes(folder: Path, patience_s: float = _PATIENCE_S) -> list[NodeFigur
 
 
 class Probe:
-    """An actor on one node."""
+    """A Ray actor that measures the node on which it runs."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
@@ -74,7 +74,7 @@ class Probe:
         return ray.util.get_node_ip_address(), free_port()
 
     def measure(self, address: str, port: int, folder: str) -> dict[str, Any]:
-        """The figures, as plain data."""
+        """Measure this node, and the network together with the other probes; return plain data."""
         interface = os.environ.get(INTERFACE)
         if interface:
             os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
@@ -102,7 +102,7 @@ class Probe:
 
 
 def rounds(size: int) -> Iterator[list[tuple[int, int]]]:
-    """For each round, pairs of ranks, until each rank has met all others (the circle method)."""
+    """Yield each round's pairs of ranks, until every rank has met all others (circle method)."""
     ring: list[int] = [*range(size), *([-1] if size % 2 else [])]
     for _ in range(len(ring) - 1):
         half = len(ring) // 2

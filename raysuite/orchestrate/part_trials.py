@@ -1,8 +1,8 @@
-"""One small trial of each optional part: `python -m raysuite.orchestrate.part_trials ray`.
+"""One trial of each part of the installation: `python -m raysuite.orchestrate.part_trials ray`.
 
 A trial runs in its own process. It returns if its part works, raises PartMissingError or
-ModuleNotFoundError if the part is missing, and any other exception if it is broken. Trials use only
-the CPU and the loopback address.
+ModuleNotFoundError if the part is missing, and any other exception if it is broken. All trials
+except `gpu` use only the CPU, and all use only the loopback address.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ TRIED = tuple(part for part in PARTS if part.title)
 
 
 def try_parts() -> Iterator[Finding]:
-    """Yield the findings in the order of the table, each as soon as it and those before it are
+    """Yield the findings in the order of the table, each as soon as it and all earlier findings are
     known."""
     yield find_compiler()
     yield find_binding()
@@ -84,7 +84,7 @@ def try_parts() -> Iterator[Finding]:
 
 
 def find_binding() -> Finding:
-    """The memory nodes of this host; workers are bound to them if there are several."""
+    """Find the memory nodes of this host. Workers are bound to them if there are several."""
     topology = read_topology()
     found = [f"{node}: CPUs {cpu_list(topology.cpus_of(node))}" for node in topology.nodes]
     what = "workers are bound to them" if len(found) > 1 else "workers are not bound"
@@ -93,7 +93,7 @@ def find_binding() -> Finding:
 
 
 def find_compiler() -> Finding:
-    """The C++ compiler of this machine, which is needed to build Horovod."""
+    """Find the C++ compiler of this machine, which is needed to build Horovod."""
     title, command = "C++ compiler", os.environ.get("CXX", "g++")
     path = shutil.which(command)
     if path is None:
@@ -127,7 +127,7 @@ def try_part(part: Part) -> Finding:
     except subprocess.TimeoutExpired:
         state, note = State.SLOW, f"no answer within {part.deadline_s:g} s"
     finally:
-        end_group(process)  # for a hanging rank, or a Ray that has not fully started
+        end_group(process)  # ends a hanging rank, or a Ray that has not fully started
         process.communicate()
     if state is State.SLOW:
         state, load = _late(), os.getloadavg()[0]
@@ -190,7 +190,7 @@ def by_gate(name: str, options: StrategyOptions) -> str:
     """Check a strategy as `raysuite verify` does: two processes train a small network together."""
     if not installed(name):
         raise PartMissingError(f"no module named {part(name).module}")
-    # shorter than the part's deadline, whose kill does not reach the gate's processes
+    # _GATE_S is less than the part's deadline, which would not end the gate's processes
     began = time.monotonic()
     [(_, verdict)] = verify(Request([options], workers=2, settings={}, timeout_s=_GATE_S))
     if not verdict.passed and time.monotonic() - began > _GATE_S:
@@ -212,7 +212,7 @@ def torch() -> str:
 
 
 def torchvision() -> str:
-    """Call an operator of torchvision's compiled library; it fails with another build of torch."""
+    """Call an operator of torchvision's compiled library; a wrong build of torch makes it fail."""
     import torch as t
     import torchvision as tv
 
@@ -367,7 +367,7 @@ def main(arguments: list[str]) -> int:
     except (RayStartError, TimeoutError) as error:
         print(f"{MARK}{error}", file=sys.stderr)
         return SLOW
-    except Exception as error:  # any error of a broken part is the finding
+    except Exception as error:  # any error shows that the part is broken
         print(f"{MARK}{type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
         return 1
     return 0

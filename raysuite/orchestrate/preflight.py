@@ -150,7 +150,7 @@ def lacking_parts(spec: ExperimentSpec) -> list[Mistake]:
 def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | None) -> None:
     """Raise one SpecError with everything that prevents the plans from running.
 
-    Without a document, mistakes have no file and line. The dry batch checks the import of models.
+    Without a document, mistakes have no file and line. `dry_batch` checks the import of models.
     """
     _raise_all(
         _mistakes(plans, lambda plan: [*lacking(plan), *too_large(plan, capacity)], document)

@@ -1,4 +1,4 @@
-"""A Ray cluster for runs: an embedded one, or an existing one by its address."""
+"""Start a Ray cluster for runs on this machine, or join an existing cluster by its address."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def own_folder() -> Iterator[Path]:
                 with _worker_server(folder):
                     yield folder
             finally:
-                kill_left_behind(str(folder))  # else they make the folder again, for others to read
+                kill_left_behind(str(folder))  # else they recreate it, readable for others
 
 
 @contextmanager

@@ -25,9 +25,9 @@ def register_run(
 ) -> Registration:
     """Register the network that a run trained.
 
-    Raises UserError if there is no such run, it kept no weights, or its network cannot be exported.
+    Raises UserError if there is no such run, or no weights, or if the network cannot be exported.
     """
-    from raysuite.track.model_registry import register  # on use: MLflow and torch
+    from raysuite.track.model_registry import register  # imported on use: it imports MLflow
 
     network = network_of(*trained(results, run_id))
     return register(results, run_id, network, name, tracking_uri, experiment)

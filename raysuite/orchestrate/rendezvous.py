@@ -1,4 +1,4 @@
-"""The store of a worker group's ranks: for their rendezvous, and for rank 0's decisions."""
+"""The TCPStore of a worker group. Its ranks meet through it, and get the decisions of rank 0."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from raysuite.parallel.comm import use_store
 
 _WAIT = timedelta(seconds=1800)
-"""Time limit for another rank's address, as in Ray Train's TorchConfig."""
+"""Time limit for a value in the store, as in Ray Train's TorchConfig."""
 _opened: Any = None
 _store: Any = None
 
 
 def serve_store() -> tuple[TCPStore, str]:
-    """A store in this process, and its host."""
+    """Start a store in this process; return the store and the address of this node."""
     host = ray.util.get_node_ip_address()
     return TCPStore(host, 0, is_master=True, wait_for_workers=False), host
 
@@ -54,8 +54,8 @@ def join_store(host: str, port: int) -> None:
 def decided(key: str, rank: int, decide: Any) -> Any:
     """Call `decide` on rank 0, and return its result, as plain data, on all ranks.
 
-    The other ranks wait for the result without a time limit: a run that does not need them may take
-    hours.
+    The other ranks wait for the result without a time limit, because a run with fewer ranks may
+    take hours before rank 0 decides.
     """
     if rank == 0:
         found = decide()
@@ -65,7 +65,7 @@ def decided(key: str, rank: int, decide: Any) -> Any:
 
 
 def store_of(key: str) -> Store:
-    """The part of this worker group's store under a key."""
+    """A view of this worker group's store that prefixes all its keys with `key`."""
     return PrefixStore(key, _store)
 
 

@@ -1,5 +1,5 @@
-"""Launch a user's own training script on this machine with torch's launcher; write the Records of
-such a run, also if `script_ranks` launched it.
+"""Launch a user's own training script on this machine with torch's launcher; write the Records of a
+script's run, including runs that `script_ranks` launched.
 
 Each rank writes its measurements to its own file, and its output to a named pipe; the driver keeps
 the tail of the output. When a run has ended, all its processes are killed, even ranks that ignore
@@ -69,7 +69,7 @@ _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+
 
 
 class ScriptRuns:
-    """The runs of a script, with a trainer's interface: `fit` returns when all have ended."""
+    """The runs of a script, with a trainer's interface: `fit` returns when all runs have ended."""
 
     def __init__(self, plans: Sequence[RunPlan], results: Results) -> None:
         self._plans, self._results = plans, results
@@ -98,8 +98,8 @@ class ScriptRuns:
 def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> None:
     """Run one plan's script and write its Records into its journal.
 
-    A run that `ending` ends gets no end in its journal: a resumed suite starts it again from its
-    beginning.
+    If `ending` becomes true, the journal gets no end of the run: a resumed suite starts the run
+    again from its beginning.
     """
     begin(plan, results)
     ended = _launch(plan, results, ending)
@@ -128,7 +128,7 @@ class Ended:
     code: int = 0
     """Exit code of the launcher, or of the rank that failed first; 0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    """Rank -> (exit code, not 0; seconds from launch to end), if the rank ended by itself."""
+    """Rank -> (exit code, seconds from launch to end), for each rank that failed by itself."""
     stalled: bool = False
     """Whether the run was ended because no rank took steps any longer."""
     nodes: int = 1
@@ -217,7 +217,7 @@ def _stall(plan: RunPlan, logs: Sequence[RankLog]) -> str:
 
 
 def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
-    """The measurements of this script's runs with one worker that have ended so far."""
+    """The measurements of those runs of this script that have one worker and have ended."""
     own = series_key(plan.model_dump(mode="json"))
     return [
         record
@@ -236,7 +236,7 @@ def command(words: Sequence[str]) -> list[str]:
 def variables(
     plan: RunPlan, results: Results, scratch: Path, names: Mapping[str, int]
 ) -> dict[str, str]:
-    """The environment of ranks that are launched now and write into the folder `scratch`.
+    """The environment variables of ranks that write into `scratch`. This call counts as the launch.
 
     The number of threads of a rank does not depend on the number of ranks: torch's launcher would
     set this number only if there are several ranks.

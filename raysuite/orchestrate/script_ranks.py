@@ -1,4 +1,4 @@
-"""A user's own training script on the workers of a Ray cluster: one rank on each.
+"""Run a user's own training script on the workers of a Ray cluster, with one rank on each worker.
 
 A worker starts its rank below a guard process (`raysuite.cluster.guard`), watches the rank, and
 sends the rank's measurements and the tail of its output to rank 0's worker, which writes the
@@ -50,7 +50,7 @@ def run_rank(
     plan: RunPlan, place: Mapping[str, str], node: str, results: Results, store: Store
 ) -> None:
     """Run one rank of a plan's script, until all ranks have ended. Each worker with a rank must
-    call it.
+    call this function.
 
     `place`: torchrun's variables of this rank. `node`: the id of this rank's node. No other run
     uses `store`. A run that was asked to stop gets no end in its journal: a resumed suite starts it
@@ -158,7 +158,7 @@ class _Watch:
         self._grown = -1
 
     def end(self, why: str) -> None:
-        """Make all ranks end; the first reason is kept."""
+        """Make all ranks end for the reason `why`; later reasons are ignored."""
         self._store.compare_set("over", "", why)
 
     def why(self) -> str:

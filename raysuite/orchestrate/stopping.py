@@ -1,4 +1,4 @@
-"""Requests to stop: to the driver of a suite, and from there to its workers.
+"""Requests to stop: how the driver of a suite receives them and passes them to its workers.
 
 The driver reads its cluster's folder and receives signals. The driver notifies rank 0 through
 RESULTS/stop.json, and creates this file before the first run: on a network file system, a reader
@@ -31,18 +31,18 @@ _PRUNED = "pruned"
 """Key in the file for runs that are to end: run id -> Prune."""
 _CONNECT_S = 3.0
 _AGENT_S = 1.0
-"""Seconds to wait after a signal, because the head's agent may have received it too and then
-records it. `ray job stop` gives a driver 3 s."""
+"""Seconds to wait after a signal, because the head's agent may have received the signal too, and
+then records it. `ray job stop` gives a driver 3 s."""
 RESERVED_S = 3.0
 """Seconds before the deadline that the driver needs in order to end by itself."""
 
 
 class StopWatch:
-    """Tells whether this process's suite has to stop.
+    """Detects whether this process's suite has to stop.
 
-    `cluster` is the folder of the cluster in which it runs, if any; `within_s` are the seconds that
-    workers have after a signal, since a signal has no deadline. Signals are handled inside the
-    context.
+    `cluster` is the folder of the cluster in which the suite runs, if any; `within_s` is the number
+    of seconds in which workers have to stop after a signal, because a signal has no deadline.
+    Signals are handled within the context only.
     """
 
     def __init__(self, cluster: ClusterFolder | None, within_s: float) -> None:
@@ -141,8 +141,8 @@ _writing = threading.Lock()
 
 
 def request_stop(results: Path, stop: Stop | None) -> None:
-    """Write a stop request for the workers of these results; None, before the first run, clears
-    it."""
+    """Write a stop request for the workers of these results. With None, create the file before the
+    first run, or clear an earlier request."""
     with _writing:
         _write(results, None if stop is None else asdict(stop))
 

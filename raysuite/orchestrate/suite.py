@@ -1,4 +1,4 @@
-"""A suite: every run of a spec, in order, on one cluster, into one results folder."""
+"""Execute a suite: all runs of a spec, in order, on one cluster, with one results folder."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from raysuite.records.node_checks import FILE as NODES
 from raysuite.spec import Document
 from raysuite.train.stop_together import Stop
 
-# Whether an error of a trainer means that the cluster's head has ended. The head's processes end
-# one after the other, so the driver first gets an error about an unavailable actor.
+# Find out whether an error of a trainer means that the cluster's head has ended. The head's
+# processes end one after the other, so the driver first gets an error about an unavailable actor.
 
 PATIENCE_S = 10.0
 """Longest time, in seconds, between the ends of the head's first and last process."""
@@ -73,7 +73,7 @@ code 1."""
 
 
 def create(document: Document, plans: Sequence[RunPlan], root: Path) -> Results:
-    """A results folder ROOT/NAME/DATE-TIME for a new suite, with its spec and plans."""
+    """Create the results folder ROOT/NAME/DATE-TIME of a new suite, with its spec and plans."""
     results = Results.create(root / plans[0].spec.name)
     write_whole(results.folder / "spec.yaml", document.text.encode())
     results.write_plans([plan.model_dump(mode="json") for plan in plans])
@@ -96,9 +96,9 @@ def planned(results: Results) -> list[RunPlan]:
 
 
 def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
-    """Let failed runs start from the beginning. Old journals are kept beside the new ones. A new
-    journal begins with the result of the run's batch search, if there was one."""
-    from raysuite.train.checkpoint import remove_checkpoint  # on use: it imports torch
+    """Prepare failed runs to start again from their first step. The old journal is kept next to the
+    new one, which begins with the result of the batch search, if there was one."""
+    from raysuite.train.checkpoint import remove_checkpoint  # imported on use: it imports torch
 
     for plan in plans:
         records = results.records(plan.run_id)
@@ -122,9 +122,9 @@ class Listener:
     poll: Callable[[], None] = lambda: None
     """Called about twice per second during runs."""
     say: Callable[[str], None] = lambda line: None
-    """Called with a line of text, for example on nodes that are lost or join."""
+    """Called with a line of text for the user, for example when a node is lost or joins."""
     added: Callable[[RunPlan], None] = lambda plan: None
-    """Called with a new run: a sweep's trial, or a run that replaces a run with a lost node."""
+    """Called with a new run: a sweep's trial, or a run that replaces one that lost a node."""
 
 
 def run(
@@ -191,11 +191,11 @@ def _measure_nodes(folder: Path, listener: Listener) -> None:
     """Measure and record every node before the runs, and report slow nodes."""
     from ray.exceptions import RayError
 
-    from raysuite.orchestrate.node_check import check_nodes  # on use: it imports torch
+    from raysuite.orchestrate.node_check import check_nodes  # imported on use: it imports torch
 
     try:
         rows = check_nodes(folder, _MEASURING_S)
-    except RayError as error:  # a node is lost or busy: the runs report that themselves
+    except RayError as error:  # a node is lost or busy: the runs report this later
         listener.say(f"the nodes were not measured: {type(error).__name__}")
         return
     write_checks(folder / NODES, rows)
@@ -240,7 +240,7 @@ def fit(
 
     stop: Stop | None = None
     late_at: float | None = None
-    # in a thread: on Ctrl-C, Ray's handler would wait for the workers, but this process ends them
+    # in a thread: on Ctrl-C, Ray's handler would wait for the workers instead of ending them
     threading.Thread(target=begin, name="ray-fit", daemon=True).start()
     over = False
     try:

@@ -15,7 +15,7 @@ from raysuite.spec.datasets import default_path
 
 @dataclass(frozen=True)
 class NodeEnd:
-    """The result of one node."""
+    """The result of making the set on one node."""
 
     node: str
     made: Made | None

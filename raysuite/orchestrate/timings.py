@@ -63,7 +63,7 @@ class Timings:
 
 
 def timing_lines(results: Results, timings: Timings) -> Iterator[str]:
-    """A printable table: each phase, and the parts of each run."""
+    """The lines of a table with the seconds of each phase, and of the parts of each run."""
     total = time.time() - timings.began
     yield f"{'phase':<10}{'seconds':>9}{'share':>8}"
     for name, what in PHASES.items():

@@ -1,4 +1,4 @@
-"""The gate under torchrun, on one machine and without Ray.
+"""Check strategies by the gate under torchrun, on one machine and without Ray.
 
 One launch of torchrun checks several strategies, one after the other. A strategy that crashes or
 hangs has failed; another launch then continues with the next strategy.
@@ -47,7 +47,7 @@ class Request:
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
-    """Yield (index in the request, verdict) for each strategy, in order, as soon as it is known."""
+    """Yield (index in the request, verdict) of each strategy, in order, once it is checked."""
     pending = list(range(len(request.strategies)))
     while pending:
         for number, verdict in _launch(request, _together(request, pending)):
@@ -64,7 +64,7 @@ def _together(request: Request, pending: Sequence[int]) -> list[int]:
 
 
 def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, GateVerdict]]:
-    """Verdicts of one launch; the last verdict is a failure if the launch crashed or hung."""
+    """Yield the verdicts of one launch; the last one is a failure if the launch crashed or hung."""
     with tempfile.TemporaryDirectory(prefix="raysuite-verify-") as folder, held_port() as port:
         file, log = Path(folder) / "verdicts.jsonl", Path(folder) / "log"
         with log.open("wb") as stream:

@@ -19,7 +19,7 @@ _FIRST_S, _LEAST_REST_S = 120.0, 30.0
 _REST = 20.0
 """Pause after sending, relative to its duration: sending takes at most 5 % of the time."""
 _PATIENCE_S = 60.0
-"""Time limit for MLflow in seconds, before the first run and again after the last."""
+"""Seconds to wait for MLflow's import and store, before the first run and at the end."""
 _NICENESS = 10
 """Niceness of the thread that sends during runs: the runs have priority."""
 
@@ -50,7 +50,7 @@ class Tracking:
         self._rests_until = clock() + _FIRST_S
 
     def _prepare(self) -> None:
-        from raysuite.track import prepare  # on use: it imports MLflow
+        from raysuite.track import prepare  # imported on use: it imports MLflow
 
         prepare(self._uri)
 
@@ -70,7 +70,7 @@ class Tracking:
     def sync(self, results: Results, status: ParentStatus | None = None) -> str:
         """Send the journals' new Records, and wait until they are sent. Return where MLflow shows
         them, or "" after an error. `status`: the suite's state, if it does not follow from the
-        runs."""
+        states of its runs."""
         from raysuite.track import sync
 
         if not self.ready():

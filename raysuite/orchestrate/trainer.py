@@ -1,7 +1,7 @@
 """A Ray Train worker group whose processes do not join a process group when they start.
 
-The strategies join and leave process groups, run by run. So one group of processes can serve a
-whole suite, in which runs use PyTorch-DDP, Horovod and DeepSpeed, and different numbers of workers.
+In each run, the strategy joins a process group, and leaves it. So one group of processes can serve
+a whole suite, in which runs use PyTorch-DDP, Horovod, DeepSpeed, and different numbers of workers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _START_FAILED = "WorkerGroupStartup"
 
 
 class _Backend(Backend):
-    """Connects all workers to a store in rank 0's process, which their runs' process groups use."""
+    """Connects all workers to a TCPStore in rank 0's process, which their process groups use."""
 
     # as in Ray's TorchTrainer: each worker sees all of the group's GPUs on its node
     share_cuda_visible_devices = True
@@ -77,8 +77,8 @@ class _Config(BackendConfig):
 
 
 class Workers:
-    """Runs `work`, a function named as module:function, with `config()` on each worker process, and
-    starts new workers after failures, as long as runs are left.
+    """Calls `work`, a function named as module:function, with the argument `config()` on each
+    worker process. After failures, starts new workers as long as runs are left.
 
     The driver imports neither the function nor torch. The worker group is Ray Train's; `run_config`
     names its folder.
@@ -125,8 +125,8 @@ class Workers:
                 raise error
 
     def halt(self) -> None:
-        """Keep the thread in `fit` from calling Ray: during Ray's shutdown, a call ends the
-        process."""
+        """Keep the thread in `fit` from calling Ray, because a call during Ray's shutdown would end
+        the process."""
         self._halted.set()
         self._rests.wait(_HALTS_S)
 
@@ -144,7 +144,8 @@ class Workers:
             return self._fit_beside(settings)
 
     def _fit_beside(self, settings: dict[str, Any]) -> TrainingFailedError | None:
-        """Run a group in another process; when it ends, Ray ends the controller and the workers."""
+        """Run one group of workers, with its controller in another process, a Ray task. When that
+        process ends, Ray ends the controller and the workers."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         task = ray.remote(_fit).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
         fitted = task.remote(settings)

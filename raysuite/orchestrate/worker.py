@@ -1,4 +1,4 @@
-"""The functions that Ray Train runs on every worker: a group of plans, one after the other."""
+"""The functions that Ray Train runs on every worker, to execute a group of plans in order."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def run_group(config: dict[str, Any], report: Report | None = None) -> None:
 
     The function is called again on new workers after each failure that is retried. It then skips
     runs that have ended, and resumes the interrupted run from its last checkpoint. Ranks that a run
-    does not need wait for the next one.
+    does not need wait for the next run.
     """
     settle(config)
     results = Results(Path(config["results"]))
@@ -122,7 +122,7 @@ def run_group(config: dict[str, Any], report: Report | None = None) -> None:
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Run jobs in order, each like `run_group`, until the last one.
+    """Execute jobs in order, each by `run_group`, until there are no more.
 
     `config["mailbox"]` is the address of the trial's Mailbox. The Mailbox holds each job, a config
     for `run_group`, under `job/NUMBER`, and null after the last job; `config["first"]` is the
@@ -135,7 +135,7 @@ def serve(config: dict[str, Any]) -> None:
         if job is None:
             return
         keys = (f"report/{number}/{place}" for place in count())
-        # the first keys may be from workers that were lost
+        # workers that were lost may have used the first keys
         free = (key for key in keys if not mailbox.has(key))
         run_group({**job, "job": number}, partial(_report, mailbox, free))
         if rank == 0:
@@ -146,7 +146,7 @@ _PER_STEP = ("losses", "learning_rates", "step_seconds")
 
 
 def _report(mailbox: Mailbox, keys: Iterator[str], epoch: EpochFinished) -> None:
-    """Put an epoch as a line of the journal, without values per step."""
+    """Put an epoch into the Mailbox, as a line of the journal without values per step."""
     brief = epoch.model_copy(update={name: [] for name in _PER_STEP})
     mailbox.put(next(keys), checked_line(brief).decode())
 
@@ -174,8 +174,8 @@ def settle(config: dict[str, Any]) -> None:
 
 
 def place_of(plan: RunPlan) -> World | None:
-    """This worker's ranks and device, also set as torchrun's variables; None if the plan does not
-    use it.
+    """This worker's ranks and device; None if the plan does not use this worker. The ranks are also
+    set as torchrun's environment variables.
 
     Raises BrokenRunError if the plan needs a GPU and torch cannot use one.
     """
@@ -241,7 +241,7 @@ def _run(
         taken_up = Path(resume) if resume else None
         _write_all(plan, world, results, taken_up, unread, folder, config.get("until"), report)
     except Exception as error:
-        # other ranks may wait for this one; Ray Train ends them, and the remaining runs continue
+        # other ranks may wait for this rank; Ray Train ends them, and the remaining runs continue
         raise _broken(error, partial(figures, plan, world)) from None
 
 

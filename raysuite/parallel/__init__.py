@@ -1,4 +1,4 @@
-"""Strategies: how gradients are made equal on all ranks."""
+"""Make the strategy that a spec names: the way in which ranks synchronise their gradients."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
-    """The strategy that `options` describes; a custom strategy's class gets its own options.
+    """The strategy that `options` describes. A user's own class is called with its options.
 
-    `profiled`: prepare the framework's own timeline of collectives, if it has one.
+    `profiled`: whether the framework's own timeline of collectives is prepared, if it has one.
     """
     strategy: Strategy
     if isinstance(options, CustomOptions):
@@ -30,8 +30,8 @@ def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
 
 @contextmanager
 def joined(options: StrategyOptions, world: World, profiled: bool = False) -> Iterator[Strategy]:
-    """Yield the strategy, with this process in its group. After the context the process is as
-    before: see `raysuite.parallel.process_state.restored`. `profiled`: see `make_strategy`."""
+    """Yield the strategy, with this process in its group. At the end, leave the group, and undo the
+    framework's changes to the process (`process_state.restored`)."""
     from raysuite.parallel.process_state import restored  # imports torch, which the driver does not
 
     with restored(world.device):

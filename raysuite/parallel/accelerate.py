@@ -1,4 +1,5 @@
-"""Hugging Face Accelerate around PyTorch's DDP, to compare the wrapper's cost with plain DDP."""
+"""Train with Hugging Face Accelerate, which wraps PyTorch's DDP. The comparison with the strategy
+ddp shows the cost of the wrapper."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _variables(world: World) -> Iterator[None]:
-    """Set torchrun's variables, from which Accelerate reads the rank, only within the context."""
+    """Within the context, set torchrun's variables, from which Accelerate reads the rank."""
     before = dict(os.environ)
     os.environ.update(
         RANK=str(world.rank),
@@ -57,7 +58,7 @@ class AccelerateEngine(TorchEngine):
         options: AccelerateOptions,
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
-        # a process has one AcceleratorState, which may be left from another world
+        # a process has only one AcceleratorState, which may still be that of an earlier world
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
         with _variables(world):

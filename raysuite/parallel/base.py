@@ -4,10 +4,10 @@
     Strategy.prepare(model, ...)     -> Engine
     Engine.step(micro_batches, lr)   one optimiser step: forward, backward, synchronise, update
 
-The loss of a step is the mean over the samples of the *global* batch, or over its tokens, or
+The loss of a step is the mean over the samples of the *global* batch, over its tokens, or a mean
 weighted by classes. A rank's share of this loss is sum(loss of its samples) * replicas / N, where N
-is the number of samples (or tokens, or the sum of their weights) in the global batch. So averaging
-over replicas gives the mean exactly, even if the last batch of an epoch is split unevenly. A
+is the number of samples or tokens in the global batch, or the sum of their weights. The average
+over replicas is then exactly the mean, even if the last batch of an epoch is split unevenly. A
 replica is a whole copy of the model: one rank, or the ranks that hold its stages.
 """
 
@@ -58,7 +58,7 @@ class World:
 
     @classmethod
     def alone(cls, device: torch.device) -> World:
-        """One process."""
+        """The World of a single process."""
         return cls(0, 1, 0, device)
 
 
@@ -81,7 +81,7 @@ class StepSettings:
     compile: str = "off"
     """torch.compile's mode."""
     figures: tuple[str, ...] = ()
-    """Names of `Engine.figures` that are measured on request."""
+    """Names of the optional values that are measured in each step: see `Engine.figures`."""
 
     @property
     def needs_norm(self) -> bool:
@@ -89,10 +89,10 @@ class StepSettings:
 
 
 class Strategy(Protocol):
-    """One way to make gradients equal on all ranks."""
+    """A method by which ranks synchronise their gradients."""
 
     lossy: Lossy | None
-    """How the options make the arithmetic inexact on purpose; None if the arithmetic is exact."""
+    """How the options deliberately change gradients; None if they do not."""
 
     def start(self, world: World) -> None:
         """Join the process group, unless this process has joined it already."""
@@ -111,7 +111,7 @@ class BaseStrategy:
 
     lossy: Lossy | None = None
     engine: ClassVar[Callable[..., Engine]]
-    """Returns the engine for a model, MakeOptimizer, World, StepSettings and these options."""
+    """Makes the engine from (model, MakeOptimizer, World, StepSettings, options)."""
     _world: World | None = None
 
     def __init__(self, options: Any = None) -> None:
@@ -163,7 +163,7 @@ class Engine(ABC):
         settings: StepSettings,
         whole_gradients: bool = False,
     ) -> None:
-        """`whole_gradients`: see LossScale."""
+        """`whole_gradients`: see `whole` of LossScale."""
         self.model = model
         """The model, without the framework's wrapper."""
         self.comm = comm
@@ -174,13 +174,13 @@ class Engine(ABC):
         self.replica = world.rank
         """The index of this rank's copy; all ranks of a copy load the same samples."""
         self.own_statistics = self.replicas > 1
-        """Whether several ranks compute running statistics of the same layers."""
+        """Whether several ranks compute BatchNorm's running statistics for the same layers."""
         self.counts = True
-        """Whether this rank evaluates the model's predictions: one rank of each replica does."""
+        """Whether this rank evaluates predictions. One rank of each replica evaluates them."""
         self.takes_images = True
         """Whether this rank needs images; a later stage of a pipeline needs only labels."""
         self.figures: dict[str, Tensor] = {}
-        """Name -> the scalar that was measured in this step, on any device. All ranks have the same
+        """Name -> a scalar that was measured in this step, on any device. All ranks have the same
         names, and the training loop records the mean over ranks."""
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
         self.criterion: Criterion | None = None
@@ -189,7 +189,7 @@ class Engine(ABC):
         """[classes] weights in the loss, on the device; `of_global` is then the sum of the weights
         of the global batch's samples."""
         self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
-        """The model under autocast; each framework wraps this module."""
+        """The model with autocast: the module that each framework wraps."""
         self.compiler = (
             Compiler()
             if settings.compile == "off"
@@ -198,14 +198,14 @@ class Engine(ABC):
 
     @abstractmethod
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
-        """One optimiser step over `settings.accumulate` micro-batches.
+        """Take one optimiser step over `settings.accumulate` micro-batches.
 
         Returns the summed loss of this rank's samples, a detached scalar on the device.
         """
 
     def train(self, on: bool = True) -> None:
-        """Switch the layers, and an optimiser that averages the weights, to training mode, or, if
-        `on` is False, to evaluation mode."""
+        """Switch the layers, and an optimiser that averages the weights, to training mode (`on`) or
+        to evaluation mode."""
         self.model.train(on)
         # torch's own optimisers lack these methods
         change = getattr(getattr(self, "optimizer", None), "train" if on else "eval", None)
@@ -213,12 +213,12 @@ class Engine(ABC):
             change()
 
     def drain(self) -> None:  # noqa: B027 - most engines are synchronous
-        """Finish updates that steps deferred, before weights are read. All ranks must call this."""
+        """Finish deferred updates; called before weights are read. All ranks must call this."""
 
     @abstractmethod
     def forward(self, images: Any) -> Any:
-        """Logits [b, classes] for images [b, C, H, W], or whatever the network returns for its
-        inputs. All ranks must make the same number of calls."""
+        """Logits [b, classes] for images [b, C, H, W]; in other tasks, the network's output for
+        `images`. All ranks must make the same number of calls."""
 
     def weights(self) -> dict[str, Tensor]:
         """All parameters by name, unsharded, on the CPU in fp32. All ranks must call this."""
@@ -237,8 +237,8 @@ class Engine(ABC):
         average_buffers(self.model, self.comm)
 
     def take_buffers(self) -> None:  # noqa: B027 - most engines use `model`'s buffers
-        """Use the buffers of `model`, which were restored for this rank in mid-epoch. All ranks
-        must call this."""
+        """Use the buffers of `model`; called after they were restored for this rank, when a run
+        resumes in the middle of an epoch. All ranks must call this."""
 
     def complete(self, model: nn.Module) -> None:  # noqa: B027 - most ranks hold all of it
         """Fill `model`, which has the structure of the whole model, with the parameters and buffers
@@ -259,7 +259,8 @@ class Engine(ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write model and optimiser into `folder`; each rank writes what only this rank holds."""
+        """Write model and optimiser into `folder`. All ranks must call this. Data that several
+        ranks hold are written by one of them."""
 
     @abstractmethod
     def load(self, folder: Path) -> None:
@@ -273,7 +274,7 @@ class Engine(ABC):
     def timeline(self, file: Path) -> Iterator[None]:
         """Within the context, record the framework's own timeline of collectives, if it has one.
 
-        All ranks must call this. Rank 0 writes `file`, if there is a timeline.
+        All ranks must call this. Rank 0 writes the timeline to `file`.
         """
         yield
 
@@ -406,8 +407,7 @@ def restore_draws(device: torch.device, state: dict[str, Tensor]) -> None:
 
 
 def seed_draws(seed: int) -> None:
-    """Seed the random generators of torch, Python and NumPy in this process; the user's own code
-    may use any of them."""
+    """Seed the random generators of torch, Python and NumPy, which the user's code may use."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)

@@ -36,7 +36,7 @@ class Comm(Protocol):
     def begin_max(self, value: Tensor) -> Pending:
         """Begin to reduce a small `value` on the CPU to its maximum over ranks, and return at once.
 
-        No device waits for the result. Other collectives may run before the result is waited for.
+        The GPU does not wait. Other collectives may run before the caller waits for the result.
         """
 
 
@@ -56,7 +56,7 @@ class NoComm:
 
 
 class TorchComm:
-    """torch.distributed's default group: NCCL for GPU tensors, Gloo for CPU tensors."""
+    """Collectives of torch's default group: NCCL for GPU tensors, Gloo for CPU tensors."""
 
     _OPS: ClassVar = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
@@ -87,9 +87,8 @@ class TorchComm:
 
 
 def gather_plain(comm: Comm, value: Any) -> list[Any]:
-    """Every rank's plain data, exchanged as JSON and returned on all ranks. torch's own collectives
-    for objects are not used: they unpickle what they receive, and anybody who can reach Gloo's
-    ports could send data."""
+    """The values of all ranks, exchanged as JSON and returned on all ranks. torch's collectives for
+    objects are not used: they unpickle data, and anybody who reaches Gloo's ports can send data."""
     content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     sizes = comm.all_gather(torch.tensor([len(content)])).flatten().tolist()
     row = torch.zeros(max(sizes), dtype=torch.uint8)
@@ -99,11 +98,11 @@ def gather_plain(comm: Comm, value: Any) -> list[Any]:
 
 
 def average_buffers(model: nn.Module, comm: Comm) -> None:
-    """Average the floating-point buffers over all ranks: BatchNorm's running statistics.
+    """Average the floating-point buffers (BatchNorm's running statistics) over all ranks.
 
-    Each rank trains on other samples, so its statistics differ, and frameworks handle this
-    differently (DDP copies rank 0's, Horovod and DeepSpeed do nothing). Averaging before each
-    validation and checkpoint makes the validated model the same on all ranks.
+    Ranks train on different samples, so their statistics differ. Frameworks handle this in
+    different ways: DDP copies rank 0's, Horovod and DeepSpeed do nothing. Averaging before each
+    validation and checkpoint makes the model the same on all ranks.
     """
     buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if not buffers or comm.size == 1:
@@ -117,7 +116,7 @@ def average_buffers(model: nn.Module, comm: Comm) -> None:
 
 
 def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
-    """Join torch's default process group from the environment; False if already joined.
+    """Join torch's default process group; return False if this process has joined it already.
 
     A world of one process needs no rendezvous, and so no MASTER_ADDR.
     """
@@ -137,9 +136,9 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
 def leave_torch_group() -> None:
     """Leave torch's default process group.
 
-    torch can keep the group's threads alive after this. A Gloo thread that frees the last
-    collective's tensors acquires the GIL; if Python is already shutting down, that aborts the
-    process. So a process that ends soon after it left the group waits, with the GIL released.
+    torch can keep the group's threads alive after this. A Gloo thread that frees the tensors of the
+    last collective acquires the GIL, which aborts the process if Python is already shutting down.
+    A process that ends soon after leaving the group therefore waits, with the GIL released.
     """
     global _left_at
     dist.destroy_process_group()
@@ -160,7 +159,7 @@ _store: Any = None
 
 
 def use_store(store: Any) -> None:
-    """Make the groups that this process joins from now on use `store` instead of torchrun's."""
+    """Set the store for the groups that this process joins from now on, in place of torchrun's."""
     global _store
     _store = store
 
@@ -168,9 +167,9 @@ def use_store(store: Any) -> None:
 def shared_store(purpose: str, rank: int, size: int) -> Any:
     """The key-value store of this world, with a new key prefix at each call.
 
-    Without prefixes, successive runs in one process would find each other's addresses. All ranks
-    must make the same number of calls for each `purpose`; worlds of one size must have the same
-    ranks.
+    Without prefixes, a run would find the addresses that an earlier run in the same process has
+    stored. All ranks must make the same number of calls for each `purpose`. Worlds of equal size
+    must have the same ranks.
     """
     _joins[purpose, size] += 1
     prefix = f"raysuite/{purpose}/{size}/{_joins[purpose, size]}"
@@ -179,7 +178,7 @@ def shared_store(purpose: str, rank: int, size: int) -> Any:
 
 @cache
 def _environment_store(rank: int, size: int) -> Any:
-    """The store from torchrun's environment variables, made once per process. Without torchrun,
-    rank 0 serves the store, so the store's port is then in use."""
+    """The store from torchrun's environment variables. It is made once per process: without
+    torchrun, rank 0 serves the store, and a second store would need the same port."""
     store, _, _ = next(iter(rendezvous("env://", rank, size)))
     return store

@@ -1,8 +1,8 @@
-"""torch.compile around the model that every framework wraps, and the time spent compiling.
+"""Compile the model with torch.compile, and measure the time that compiling takes.
 
-The framework wraps the compiled model, as it wraps `precision.Autocast`. DDP's buckets then also
-cut the compiled graph (torch's DDPOptimizer), so that gradients are still reduced during the
-backward pass. Loss, loss scale and optimiser are not compiled.
+`precision.Autocast` is compiled before a framework wraps it. DDP's buckets then also cut the
+compiled graph (torch's DDPOptimizer), so that gradients are still reduced during the backward pass.
+Loss, loss scale and optimiser are not compiled.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch import nn
 
 
 class Compiler:
-    """The time and number of compilations; `enabled` if anything is compiled."""
+    """The time and number of compilations. `enabled`: whether anything is compiled."""
 
     def __init__(self, enabled: bool = False) -> None:
         self.enabled = enabled
         self.seconds = 0.0
-        """Seconds of compilation, including the recording of CUDA graphs; the device is idle."""
+        """Seconds of compilation, including the recording of CUDA graphs."""
         self.graphs = 0
         """The number of compilations: see `EpochFinished.graphs`."""
 
     @property
     def graph_breaks(self) -> dict[str, int]:
-        """Why torch cut the graph -> how often; empty if the whole model is one graph."""
+        """Reason for a graph break -> its number; empty if the whole model is one graph."""
         return {}
 
     @contextmanager
@@ -60,8 +60,8 @@ class TorchCompiler(Compiler):
 
         # a CUDA build of torch warns if there is no GPU
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-        # earlier engines' graphs would count towards torch's limit of recompilations, beyond which
-        # torch runs a model uncompiled
+        # torch limits the number of recompilations, and then runs a model uncompiled; the graphs of
+        # earlier engines would count
         torch._dynamo.reset()
         self._handler, self._breaks = callback.callback_handler, utils.counters["graph_break"]
         self._breaks.clear()

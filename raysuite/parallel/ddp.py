@@ -40,7 +40,7 @@ class DdpEngine(TorchEngine):
         settings: StepSettings,
         options: DdpOptions,
     ) -> None:
-        if options.compression == "powersgd":  # the hook views gradients as matrices
+        if options.compression == "powersgd":  # its hook views gradients as matrices
             model.to(memory_format=torch.contiguous_format)
         super().__init__(
             model, TorchComm(world.device), world, settings, whole_gradients=options.lossy is None
@@ -95,11 +95,11 @@ def _powersgd_hook(
     state: powerSGD_hook.PowerSGDState,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[Tensor]:
-    """torch's PowerSGD hook; over Gloo, one bucket after the other.
+    """torch's PowerSGD hook; over Gloo, it handles one bucket after the other.
 
-    Its callbacks start collectives and wait for them. Gloo runs callbacks and collectives in the
-    same two threads. With two buckets at once, both threads can wait for ever, or ranks can start
-    the buckets' collectives in different orders, so that Gloo pairs different buckets.
+    The hook's callbacks start collectives and wait for them, and Gloo runs callbacks and
+    collectives in the same two threads. With two buckets at once, both threads could wait for ever.
+    Ranks could also start the collectives in different orders, and Gloo would pair wrong buckets.
     """
     result: torch.futures.Future[Tensor] = powerSGD_hook.powerSGD_hook(state, bucket)
     if dist.get_backend() == "gloo":

@@ -47,9 +47,9 @@ _ALWAYS, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_
 
 @contextmanager
 def weights_only(classes: Sequence[type]) -> Iterator[None]:
-    """Within the context no `torch.load` runs code of the file, whatever the arguments of the call.
+    """Within the context, `torch.load` runs no code of the file, whatever its arguments are.
 
-    For frameworks that call torch.load themselves. `classes`: classes of plain data that the
+    Needed for frameworks that call torch.load themselves. `classes`: classes of plain data that the
     framework writes in addition to tensors. Any other class raises pickle.UnpicklingError. (torch,
     "Serialization semantics", TORCH_FORCE_WEIGHTS_ONLY_LOAD.)
     """
@@ -85,7 +85,7 @@ def _deepspeed() -> Any:
 
 
 def _forget_groups() -> None:
-    """Clear DeepSpeed's cached groups, so that it uses this process's next group."""
+    """Clear DeepSpeed's cached groups, so that it uses the group that this process joins next."""
     from deepspeed.comm import comm
     from deepspeed.utils import groups
 
@@ -96,7 +96,7 @@ def _forget_groups() -> None:
 
 
 def _choose_accelerator(device: torch.device) -> None:
-    """Set DeepSpeed's accelerator: by default it uses a machine's GPUs, even in a run on CPUs.
+    """Set DeepSpeed's accelerator to `device`. DeepSpeed's default is a GPU if the machine has one.
 
     On a CPU, DeepSpeed would also compile an all-reduce through shared memory, which needs a
     compiler at run time and works only within one node. Gloo is used instead.
@@ -164,8 +164,7 @@ def _data_classes() -> list[type]:
 def _without_muon() -> Iterator[None]:
     """Replace DeepSpeed's Muon with an empty class, so that no optimiser is an instance of it.
 
-    DeepSpeed uses Muon only in isinstance tests. Importing the real class loads torch's compiler
-    and takes a second.
+    DeepSpeed uses Muon only in isinstance tests. Importing the real class takes a second.
     """
     if _MUON in sys.modules:
         yield
@@ -194,8 +193,7 @@ class DeepSpeedEngine(Engine):
         self._stage = options.zero_stage
         # stage 3 replaces the weights by shards, so names are stored first
         self._names = [name for name, _ in model.named_parameters()]
-        # a hook on a whole weight is lost when ZeRO shards it, so the optimiser is built, and
-        # guarded, before the engine takes over
+        # before `initialize`, which may shard the weights
         self.optimizer = make_optimizer(model.parameters())
         self.scale.guard(self.optimizer)
         self.engine: Any
@@ -232,8 +230,9 @@ class DeepSpeedEngine(Engine):
     def _diverge(self) -> None:
         """Set the weights to NaN, which is the effect of a step with non-finite gradients.
 
-        DeepSpeed skips such a step even in fp32: in stage 3, and in stages 1 and 2 if it computes
-        the norm of the gradients. The run would continue, and be timed, without updates.
+        DeepSpeed skips steps with non-finite gradients even in fp32: in stage 3, and in stages 1
+        and 2 if it computes the norm of the gradients. The run would continue without updates, and
+        its throughput would be reported.
         """
         from deepspeed import utils
 
@@ -291,8 +290,8 @@ class DeepSpeedEngine(Engine):
 
 
 def _forget(model: nn.Module) -> None:
-    """Release two references that ZeRO-3 keeps for ever (DeepSpeed 0.19): the entry of the whole
-    model on DeepSpeed's stack of modules, and the keys of a cached method."""
+    """Release two references to the model that ZeRO-3 never releases (DeepSpeed 0.19): in its stack
+    of modules, and in the keys of a cached method."""
     from deepspeed.runtime.zero import parameter_offload
     from deepspeed.runtime.zero.partitioned_param_coordinator import (
         PartitionedParameterCoordinator as Coordinator,

@@ -1,4 +1,5 @@
-"""Lightning Fabric around PyTorch's DDP, to compare the wrapper's cost with plain DDP."""
+"""Train with Lightning Fabric, which wraps PyTorch's DDP. The comparison with the strategy ddp
+shows the cost of the wrapper."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
 
 
 class _Started(ClusterEnvironment):
-    """A cluster environment for Fabric in which all processes are already started. Every process
-    counts as a separate node, even if several run on one host."""
+    """A cluster environment for Fabric in which all processes have started already. Fabric sees
+    each process as a separate node, even if several run on one host."""
 
     creates_processes_externally = True
     main_address, main_port = "", 0  # unused: the group is already joined

@@ -1,9 +1,9 @@
-"""Fully sharded data parallelism, PyTorch's second version (Zhao et al. 2023, "PyTorch FSDP", VLDB
-16:12, arXiv:2304.11277; `torch.distributed.fsdp.fully_shard`).
+"""PyTorch's fully sharded data parallelism, version 2 (`torch.distributed.fsdp.fully_shard`; Zhao
+et al. 2023, "PyTorch FSDP", VLDB 16:12, arXiv:2304.11277).
 
-Each rank keeps its part of every weight, gradient and optimiser state. A block's weights are
-gathered before its forward pass and again before its backward pass. Then its gradients are reduced
-to the ranks that keep them.
+Each rank keeps its shard of every weight, gradient and optimiser state. A block's weights are
+gathered before its forward pass and again before its backward pass. After the backward pass, its
+gradients are reduce-scattered.
 """
 
 from __future__ import annotations
@@ -92,11 +92,12 @@ class Fsdp(TorchGroupStrategy):
 
 
 def units(model: nn.Module, each: str) -> list[nn.Module]:
-    """The parts of `model` that are gathered and reduced together. All other weights form one more
-    part, together with parts that share a weight with another part: torch shards a weight once.
+    """The modules of `model` that are units: a unit's weights are gathered and reduced together.
+    All remaining weights form one more unit. Modules that share a weight with another module are in
+    it, because torch can shard a weight only once.
 
-    `blocks`: the largest modules that contain modules and whose class occurs several times, such as
-    residual blocks and transformer layers. `layers`: every module with weights.
+    `each` is `blocks`: the largest modules that contain modules and whose class occurs several
+    times, such as residual blocks and transformer layers; or `layers`: every module with weights.
     """
     uses = _uses(model)
 
@@ -128,7 +129,7 @@ def _uses(model: nn.Module) -> Counter[nn.Parameter]:
 
 
 class FsdpEngine(TorchEngine):
-    """A training step whose last backward pass reduces each gradient to the rank that keeps it."""
+    """A training step that reduce-scatters the gradients in its last backward pass."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class FsdpEngine(TorchEngine):
         mesh: DeviceMesh,
     ) -> None:
         model.to(memory_format=torch.contiguous_format)  # FSDP can only shard contiguous weights
-        # before sharding: patterns of names are matched with the unsharded parameters
+        # before sharding, because patterns are matched with the names of unsharded parameters
         self.optimizer = make_optimizer(model.parameters())
         names = {id(each): name for name, each in model.named_parameters()}
         offload = OffloadPolicy()
@@ -159,7 +160,7 @@ class FsdpEngine(TorchEngine):
                 fully_shard(
                     part, reshard_after_forward=options.reshard_after_forward, **settings_of_all
                 )
-        # only the output is fp32: the next layer may have its weights in another unit, in bf16
+        # Only the model's output is fp32. A unit's output is not, as the next layer may be in bf16.
         settings_of_all["mp_policy"] = replace(
             settings_of_all["mp_policy"], output_dtype=torch.float32
         )
@@ -178,7 +179,7 @@ class FsdpEngine(TorchEngine):
 
     def forward(self, images: Any) -> Any:
         logits = super().forward(images)
-        for part in self.model.modules():  # without a backward pass some weights stay gathered
+        for part in self.model.modules():  # else some weights stay gathered until a backward pass
             if isinstance(part, FSDPModule):
                 part.reshard()
         return logits
@@ -190,14 +191,14 @@ class FsdpEngine(TorchEngine):
         }
 
     def save(self, folder: Path) -> None:
-        """Write this rank's shards if it is in the first copy; other copies hold equal shards."""
+        """Write this rank's shards, if the rank is in the first copy; all copies are equal."""
         if self.world.rank < self._shards:
             state = {"shards": self._shards, **_local(self._state())}
             torch.save(state, folder / f"engine-{self.world.rank}.pt")
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Read this rank's part, also from a checkpoint of more or fewer ranks."""
+        """Read this rank's shards. The checkpoint may come from more or fewer ranks."""
         own = partial(share_of, ranks=self._shards, rank=self.world.rank % self._shards)
         first = read_state(folder / "engine-0.pt", mapped=True)
         others = range(1, first["shards"])
@@ -224,8 +225,8 @@ class FsdpEngine(TorchEngine):
 
 
 def share_of(shards: list[Tensor], ranks: int, rank: int) -> Tensor:
-    """The rows of a tensor that `rank` keeps if it is sharded over `ranks` ranks as by torch.chunk
-    (`torch.distributed.tensor.Shard`). `shards`: one from each of any number of ranks."""
+    """The rows that `rank` keeps if a tensor is sharded over `ranks` ranks by torch.chunk, as in
+    `torch.distributed.tensor.Shard`. `shards`: the whole tensor, as any number of shards."""
     whole = torch.cat(shards)
     rows = -(-len(whole) // ranks)
     return whole[rows * rank :][:rows]

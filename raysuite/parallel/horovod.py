@@ -20,12 +20,12 @@ from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
 from raysuite.units import MIB
 
-# Set each rank's place in Horovod's environment variables, and run its Gloo rendezvous. Otherwise
-# `horovodrun` does both, but here torchrun or Ray starts the ranks.
+# Set each rank's place in Horovod's environment variables, and run Horovod's Gloo rendezvous.
+# `horovodrun` would do both, but here torchrun or Ray starts the ranks.
 
 TIMELINE = {"HOROVOD_TIMELINE": "DYNAMIC"}
-"""Allows a timeline to be started later. Its writer uses a CPU core from the start, and NCCL's
-all-reduces wait for the host (Horovod 0.28.1), so only profiled runs set this."""
+"""The variable that allows Horovod to start a timeline later. Only profiled runs set it: the
+timeline's writer uses a CPU core, and NCCL's all-reduces wait for the host (Horovod 0.28.1)."""
 
 
 def rank_variables(hosts: Sequence[str]) -> list[dict[str, str]]:
@@ -75,7 +75,7 @@ class Rendezvous:
         self._server.init(plan)
 
     def variables(self, address: str) -> dict[str, str]:
-        """The variables with which ranks reach this server at `address`."""
+        """The environment variables with this server's address and port, for the ranks."""
         return {
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(self.port),
@@ -87,9 +87,10 @@ class Rendezvous:
 
 
 def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
-    """Set this rank's HOROVOD_* variables through torchrun's store; rank 0 runs the rendezvous.
+    """Set this rank's HOROVOD_* variables; ranks exchange their hosts through torchrun's store.
+    Rank 0 runs the rendezvous server and returns it.
 
-    Does nothing if the variables are already set (by horovodrun).
+    Does nothing if horovodrun has set the variables already.
     """
     if "HOROVOD_GLOO_RENDEZVOUS_PORT" in os.environ:
         return None
@@ -132,7 +133,7 @@ _CHUNK = 2**22
 
 
 class HorovodComm:
-    """Horovod's own group."""
+    """Collectives of Horovod's own group."""
 
     def __init__(self, hvd: Any) -> None:
         self._hvd = hvd
@@ -181,8 +182,8 @@ _both_given: dict[int, bool] = {}
 
 
 def _refuse_what_crashes(options: HorovodOptions) -> None:
-    """Raise UserError if Horovod 0.28.1 would crash (SIGSEGV). It crashes at a second start in a
-    process if either start sets both tuning options."""
+    """Raise UserError if Horovod 0.28.1 would crash (SIGSEGV). It crashes when it is started for
+    the second time in a process, if one of the two starts sets both tuning options."""
     before, now = _both_given.get(os.getpid()), len(_tuning(options)) > 1
     if before or (now and before is not None):
         raise UserError(
@@ -251,7 +252,7 @@ class HorovodEngine(TorchEngine):
 
 
 class Horovod(BaseStrategy):
-    """Gradients are averaged, in buffers of fused tensors, during the backward pass."""
+    """Gradients are averaged during the backward pass, in buffers with several tensors each."""
 
     engine = HorovodEngine
 
@@ -277,7 +278,7 @@ class Horovod(BaseStrategy):
         timeline = TIMELINE if self._timeline else {}
         os.environ.update({**timeline, **self._variables_before})
         for name in ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"):
-            os.environ.pop(name, None)  # the options apply, as recorded, also Horovod's defaults
+            os.environ.pop(name, None)  # the recorded options apply, even if they are defaults
         os.environ.update(_tuning(self.options))
         hvd.init()
         self._joined = True

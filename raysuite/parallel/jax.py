@@ -1,4 +1,5 @@
-"""JAX on several processes: every worker trains on its samples, and Gloo averages the gradients.
+"""Train with JAX in several processes. Each worker computes the gradient of its samples, and a
+collective over Gloo averages the gradients.
 
 (Bradbury et al. 2018, "JAX: composable transformations of Python+NumPy programs".)
 
@@ -36,7 +37,7 @@ from raysuite.parallel.rebuilt import (
 
 _AXIS = "workers"
 _SHUTDOWN_S = 10
-"""Seconds for which an ending process waits for the others, which may have failed."""
+"""Seconds for which a process that ends waits for the other processes, which may have failed."""
 
 
 @cache
@@ -150,8 +151,8 @@ class Network:
     def _normalized(
         self, each: Operation, x: Any, state: State, training: bool
     ) -> tuple[Any, State]:
-        """Normalise as torch's BatchNorm2d does: by the biased variance of the batch, while the
-        running variance is unbiased."""
+        """(normalised `x`, new running statistics). As in torch's BatchNorm2d, `x` is divided by
+        the biased standard deviation of the batch, and the running variance is unbiased."""
         old = {kind: f"{each.module}.running_{kind}" for kind in ("mean", "var")}
         mean, variance = (state[key] for key in old.values())
         found = {}
@@ -251,7 +252,7 @@ class JaxEngine(RebuiltEngine):
         )(every)
 
     def _gradient(self, state: State, batch: Any) -> tuple[Any, Any, State]:
-        """(gradient vector and loss, both summed over micro-batches; new running statistics)."""
+        """(gradient vector, summed over micro-batches; summed loss; new running statistics)."""
         jax, jnp = self._jax, self._jax.numpy
         images, labels, real, factor, seeds = batch
 

@@ -1,7 +1,7 @@
 """Mark an engine's communication for a profiler, where the framework's events do not show it.
 
-torch.distributed's collectives appear without marks. Marks are for waits, because no operator shows
-that a rank waits for a collective.
+A profiler shows torch.distributed's collectives without marks. It shows no operator while a rank
+waits for a collective, so these waits are marked.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def communication() -> AbstractContextManager[object]:
 
 @contextmanager
 def backward_waits(loss: Tensor) -> Iterator[None]:
-    """In this context, `loss.backward()` on a CPU is marked from its last gradient to its end.
+    """On a CPU, mark the time from the last gradient of `loss.backward()` to the end of the call.
 
-    In this time DDP waits for its buckets, in a callback that it queues with the last gradient.
-    A callback queued with the first gradient runs before DDP's. On a GPU the host does not wait,
-    and the kernels show the communication.
+    In this time DDP waits for its buckets, in an autograd callback that it queues with the last
+    gradient. The mark begins in a callback that is queued with the first gradient, and so runs
+    before DDP's. On a GPU the host does not wait, and the kernels show the communication.
     """
     if loss.device.type != "cpu" or not _profiled():
         yield

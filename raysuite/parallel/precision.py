@@ -6,11 +6,11 @@ run in 16 bits: `Autocast` wraps the model, and the framework wraps `Autocast`.
 
 fp16 needs loss scaling (Micikevicius et al. 2018, "Mixed Precision Training", section 3.2). The
 scale is per sample: in 16 bits, the gradient of one sample's loss with respect to its logits is
-multiplied by the scale, whatever the number of ranks, micro-batches and samples in a global batch.
-So a large batch does not make small gradients vanish. Gradients are unscaled in fp32. If they are
-whole and averaged, unscaling is one fused pass after the last backward pass; if a framework shards
-or compresses gradients, a hook on each weight unscales its gradient before the framework reads it.
-If a gradient overflows, all ranks skip the step.
+multiplied by the scale, for any number of ranks, micro-batches and samples in a global batch. A
+large batch therefore does not make small gradients vanish. Gradients are unscaled in fp32: usually
+in one fused pass after the last backward pass. If a framework shards or compresses gradients, a
+hook on each weight unscales its gradient before the framework reads it. On an overflow, all ranks
+skip the step.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _SMALLEST = 1e-4
 class LossScale:
     """Dynamic loss scale; does nothing unless enabled.
 
-    `whole`: after the last backward pass of a step, each rank holds all gradients in fp32, or its
-    shards of them, averaged over ranks without loss of precision. Otherwise hooks unscale each
-    gradient as soon as it is computed.
+    `whole`: whether, after the last backward pass of a step, each rank holds all gradients or its
+    shards of them in fp32, averaged over ranks without loss of precision. Without `whole`, hooks
+    unscale each gradient as soon as it is computed.
     """
 
     def __init__(self, model: nn.Module, comm: Comm, enabled: bool, whole: bool = False) -> None:
         self.enabled = enabled
         self.factor = _START if enabled else 1.0
-        """The factor by which, in 16 bits, the gradient of one sample's loss is multiplied."""
+        """The scale: the factor of the gradient of one sample's loss in 16 bits."""
         self.skipped = 0
         """The number of steps with overflow since the start, or since a checkpoint was loaded."""
         self.shares = comm.size
@@ -70,7 +70,7 @@ class LossScale:
                 parameter.register_hook(self._unscale)
 
     def apply(self, logits: Tensor, of_global: float) -> Tensor:
-        """Return `logits` [b, classes], which are fp32; the backward pass scales their gradient.
+        """Return `logits` [b, classes] (fp32) unchanged; the backward pass scales their gradient.
 
         A rank's share of the loss is the sum over its samples, times shares / `of_global`.
         """
@@ -117,8 +117,8 @@ class LossScale:
     def decide(self) -> None:
         """Decide after a step's last backward pass whether all ranks take the step.
 
-        With `whole`, the gradients are unscaled here. If no gradient is sharded, all ranks find the
-        same overflow without communication; otherwise the ranks exchange what they found.
+        With `whole`, the gradients are unscaled here. If no gradient is sharded, all ranks have the
+        same gradients and decide alike. Otherwise an all-reduce finds overflows of other ranks.
         """
         if not self.enabled:
             return
@@ -160,8 +160,7 @@ class LossScale:
         return {"sample_factor": self.factor, "good_steps": float(self._good_steps)}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Restore the state that `state` returned. A scale per batch, which older versions wrote,
-        is ignored."""
+        """Restore the result of `state`. A scale per batch, from older versions, is ignored."""
         if "sample_factor" in state:
             self.factor, self._good_steps = state["sample_factor"], int(state["good_steps"])
 
@@ -180,8 +179,8 @@ class _Scale(torch.autograd.Function):
 
 
 class Autocast(nn.Module):
-    """`model` with forward and backward pass in `precision` on images in `memory_format`; its
-    output is converted to fp32."""
+    """Runs the forward and backward pass of `model` in `precision` on images in `memory_format`,
+    and converts the output to fp32."""
 
     def __init__(
         self,
@@ -197,9 +196,8 @@ class Autocast(nn.Module):
         self._memory_format = MEMORY_FORMATS[memory_format]
 
     def forward(self, images: Any) -> Any:
-        """Logits [b, classes] in fp32 for fp32 images [b, C, H, W] of any strides. For other
-        inputs, the network's output; a tuple is passed as positional arguments, a dictionary as
-        keyword arguments."""
+        """Logits [b, classes] in fp32 for fp32 images [b, C, H, W] of any strides. For other inputs
+        (a tuple: positional arguments; a dictionary: keyword arguments), the network's output."""
         inputs = mapped(images, lambda each: each.contiguous(memory_format=self._memory_format))
         if self._dtype is torch.float32:
             return called(self.model, inputs)

@@ -52,8 +52,9 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
 
 @contextmanager
 def restored(device: torch.device) -> Iterator[None]:
-    """After the context, the process is as before: functions of torch and numpy, environment,
-    threads, random state and torch's group. Modules that the block imports stay imported."""
+    """Restore the process after the context: functions of torch and numpy, environment variables,
+    number of threads and random state; leave a group of torch that was joined meanwhile. Imported
+    modules stay imported."""
     joined, attributes = dist.is_initialized(), _attributes()
     settings = [(put, get()) for get, put in _SETTINGS]
     try:
@@ -81,9 +82,8 @@ def _attributes() -> list[tuple[Any, dict[str, Any]]]:
 
 
 def _put_back(owner: Any, before: dict[str, Any]) -> None:
-    """Restore functions and classes that other packages have replaced. Wrappers by torch itself
-    stay: torch wraps some functions only once, such as those of optimisers when it loads its
-    compiler."""
+    """Restore the functions and classes of `owner` that other packages have replaced. torch's own
+    wrappers stay, because torch wraps some functions, such as those of optimisers, only once."""
     now = vars(owner)
     for name, value in before.items():
         if (other := now.get(name)) is value:

@@ -1,4 +1,4 @@
-"""torch networks rebuilt in another framework: their operations, and shared parts of the engines.
+"""Rebuild torch networks in another framework: a network's operations, and a base of engines.
 
 A network is traced by torch.fx. The operations of raysuite's CIFAR ResNets and of torchvision's
 ResNets, VGGs and MobileNetV2 are supported. `raysuite.parallel.tensorflow` and `.jax` compute each
@@ -175,8 +175,8 @@ def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
 
 
 def pads(padding: Any) -> list[tuple[int, int]]:
-    """(before, after) for each axis of [b, H, W, C]; equal as in torch, unlike TensorFlow's padding
-    "same"."""
+    """The padding (before, after) of each axis of [b, H, W, C]. Both are equal, as in torch; with
+    TensorFlow's padding "same" they may differ."""
     height, width = (padding, padding) if isinstance(padding, int) else padding
     return [(0, 0), (height, height), (width, width), (0, 0)]
 
@@ -186,8 +186,8 @@ def updated(
 ) -> tuple[Any, list[Any]]:
     """A weight and its slots after one update by `rule`, as in torch.optim.SGD and AdamW.
 
-    Slots are the momentum, or the first and second moment; `steps` includes this update. Works with
-    arrays of any framework.
+    Slots are the momentum, or the first and second moment; `steps` includes this update. Arrays may
+    be of any framework.
     """
     if "betas" not in rule:
         gradient = gradient + rule["weight_decay"] * weight
@@ -204,7 +204,7 @@ def updated(
 
 
 def free_address() -> str:
-    """This host's address as other workers reach it, with a port that is currently free."""
+    """The address under which other workers reach this host, with a port that is free now."""
     meeting = os.environ.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
         prober.connect((meeting, 9))  # finds the route, and sends nothing
@@ -215,7 +215,8 @@ def free_address() -> str:
 
 
 class RebuiltStrategy(TorchGroupStrategy, ABC):
-    """The training loop uses torch's group; gradients use the framework's own collectives."""
+    """Base of strategies whose gradients are averaged by another framework's own collectives. The
+    training loop's own collectives use torch's group."""
 
     def start(self, world: World) -> None:
         """Join the framework's own group, and torch's."""
@@ -231,8 +232,9 @@ class RebuiltEngine(Engine):
     """A training step of a framework that holds its own copy of the weights.
 
     The framework's weights are copied into torch's `model` before `model` is used. The framework
-    holds an array for each key of torch's `state_dict` that is a weight or a running statistic, for
-    `m.WEIGHT` (momentum), for `v.WEIGHT` (second moment) with AdamW, and for `steps`.
+    holds arrays with these keys: the names of weights and running statistics in torch's
+    `state_dict`, `m.WEIGHT` for the momentum of a weight, `v.WEIGHT` for its second moment (AdamW),
+    and `steps`.
     """
 
     depthwise: ClassVar[tuple[int, ...]] = CHANNELS_LAST[4]
@@ -296,12 +298,12 @@ class RebuiltEngine(Engine):
         rates: Array,
         seeds: Array,
     ) -> float:
-        """Update the weights once, and return the summed loss of [n, H, W, C] images and [n] labels
-        of all micro-batches.
+        """Update the weights once, and return the summed loss of all micro-batches, whose images
+        [n, H, W, C] and labels [n] are concatenated.
 
-        `sizes` [a]: the number of samples in each micro-batch. `real` [a]: the number without
+        `sizes` [a]: the number of samples in each micro-batch. `real` [a]: this number without
         padding. `factor`: the factor by which this rank's loss is multiplied. `rates`: the learning
-        rate of each group of weights. `seeds` [a]: the seeds of dropout for each micro-batch.
+        rate of each group of weights. `seeds` [a]: the seed of dropout in each micro-batch.
         """
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
@@ -314,15 +316,14 @@ class RebuiltEngine(Engine):
             np.array([each.real for each in micro_batches], np.int32),
             np.float32(self.replicas / micro_batches[0].of_global),
             np.array([group["lr"] for group in self.optimizer.param_groups], np.float32),
-            # from the training loop's random state, which a checkpoint restores
+            # drawn from torch's random state, which a checkpoint restores
             torch.randint(2**31, (len(micro_batches),), dtype=torch.int32).numpy(),
         )
         self._stale = True
         return torch.tensor(loss)
 
     def rules(self) -> Rules:
-        """The settings of each group of weights except the rate; a change makes the framework trace
-        the step again."""
+        """The settings of each group of weights except the rate; a change requires a new trace."""
         keys = ("momentum", "nesterov", "weight_decay", "betas", "eps")
         return tuple(
             tuple((key, group[key]) for key in keys if key in group)

@@ -1,4 +1,4 @@
-"""One process, no distribution: the baseline, and the gate's reference."""
+"""Train on one process: the baseline of speed-ups, and the reference of the gate."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ class SingleEngine(TorchEngine):
 
 
 class Single(BaseStrategy):
-    """No distribution."""
+    """Training on one process; no gradients are exchanged."""
 
     engine = SingleEngine

@@ -1,10 +1,10 @@
-"""TensorFlow's MultiWorkerMirroredStrategy, in a loop written here or in Keras's `model.fit`.
+"""Train with TensorFlow's MultiWorkerMirroredStrategy, step by step or by Keras's `model.fit`.
 
 (Abadi et al. 2016, "TensorFlow", OSDI 12; Mahon et al. 2020 compare both with PyTorch and Horovod.)
 
 The network is built from Keras layers: see `raysuite.parallel.rebuilt`. Loss, learning rates,
-decay, momentum and clipping are the same as in the other strategies. The update is that of torch's
-optimiser, because in Keras's optimiser the momentum includes learning rates of earlier steps.
+decay, momentum and clipping are the same as in the other strategies. The update is torch's, because
+the momentum of Keras's optimiser includes the learning rates of earlier steps.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _tensorflow() -> tuple[Any, Any]:
     """tensorflow and tf_keras, on CPUs only, with as many threads as torch."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with contextlib.suppress(ImportError):
-        # if torch imports triton later, triton's LLVM finds the options that TensorFlow's LLVM has
-        # registered, and ends the process (triton 3.9, TensorFlow 2.21)
+        # imported before TensorFlow: otherwise triton's LLVM finds options that TensorFlow's LLVM
+        # has registered, and ends the process (triton 3.9, TensorFlow 2.21)
         import triton._C.libtriton  # noqa: F401
     try:
         with warnings.catch_warnings():
@@ -60,9 +60,9 @@ def _tensorflow() -> tuple[Any, Any]:
 
 @cache
 def _workers(rank: int, size: int) -> Any:
-    """TensorFlow's strategy, made once per process, because it starts TensorFlow's runtime.
+    """TensorFlow's strategy. It is made once per process, because it starts TensorFlow's runtime.
 
-    TF_CONFIG holds the address of every worker, each with a currently free port.
+    TF_CONFIG is set to the addresses of all workers, each with a port that is free now.
     """
     tf, _ = _tensorflow()
     if size > 1:
@@ -82,9 +82,9 @@ def _workers(rank: int, size: int) -> Any:
 def make_layer(layer: Any, numbers: dict[str, Any], keras: Any) -> Any:
     """The Keras layer for a torch layer with weights; padding is a separate operation.
 
-    In Keras, BatchNorm's momentum is the share of the running statistic that is kept; in torch, it
-    is the share of the batch's statistic. The running variance is unbiased in torch, and also in
-    Keras's fused kernel.
+    In Keras, BatchNorm's momentum is the weight of the old running statistic; in torch, it is the
+    weight of the batch's statistic. Keras's fused kernel has an unbiased running variance, as
+    torch.
     """
     if isinstance(layer, nn.BatchNorm2d):
         made = keras.layers.BatchNormalization(
@@ -122,7 +122,7 @@ class Network:
         }
 
     def __call__(self, images: Any, seed: Any = None) -> Any:
-        """Logits [b, classes] for images [b, H, W, C]. `seed` (only in training): for dropout."""
+        """Logits [b, classes] for images [b, H, W, C]. `seed`: for dropout; None in evaluation."""
         values: dict[str, Any] = {}
         for index, each in enumerate(self.operations):
             given = [values[name] for name in each.inputs] or [images]
@@ -257,7 +257,7 @@ class TensorFlowEngine(RebuiltEngine):
         parts = [images] if whole else tf.split(images, sizes, num=several)
         classes = [labels] if whole else tf.split(labels, sizes, num=several)
         for index in range(several):
-            # sequentially, so that only one micro-batch's activations are held
+            # one after the other, so that only one micro-batch's activations are in memory
             with tf.control_dependencies(sums), tf.GradientTape() as tape:
                 logits = self._network(tf.identity(parts[index]), seeds[index])
                 loss = self._loss(logits, classes[index], real[index])

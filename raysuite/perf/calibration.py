@@ -1,4 +1,4 @@
-"""Fit the costs of one machine to the journals of runs: a calibration, stored as YAML."""
+"""Fit a calibration (the costs of one machine) to the journals of runs, and store it as YAML."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ class Model(_Part):
     """A sum of terms that is fitted to runs."""
 
     costs: dict[str, float]
-    """Term -> its cost."""
+    """Term -> its cost: seconds, bytes or joules per unit of the term's quantity."""
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, divided by `sigma` squared."""
     sigma: float
-    """Relative standard deviation of runs from their predictions by fits without the run."""
+    """Relative standard deviation of runs from predictions by fits to all other runs."""
     freedom: int
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
@@ -89,8 +89,8 @@ class Model(_Part):
     residuals: tuple[Residual, ...] = ()
 
     def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
-        """The value of each term; 0 for a term that is missing in the calibration, for example in
-        one of an older version."""
+        """The value of each term, in seconds, bytes or joules; 0 for a term that the calibration
+        lacks, for example because it was made by an older version."""
         return {term: self.costs.get(term, 0.0) * amount for term, amount in terms.items()}
 
     def value(self, terms: Mapping[str, float]) -> float:
@@ -98,9 +98,8 @@ class Model(_Part):
         return sum(self.parts(terms).values())
 
     def relative_half_width(self, terms: Mapping[str, float]) -> float:
-        """Half-width of the prediction interval at LEVEL, on the log scale. It combines the spread
-        of runs and the uncertainty of the costs (Seber and Lee 2003, "Linear Regression Analysis",
-        5.3)."""
+        """Half-width of the prediction interval at LEVEL, on the log scale, from the spread of runs
+        and the uncertainty of costs (Seber and Lee 2003, "Linear Regression Analysis", 5.3)."""
         value = self.value(terms)
         amounts = {term: terms.get(term, 0.0) / value for term in self.spread}
         lever = sum(
@@ -171,34 +170,33 @@ class Calibration(_Part):
     ranges: dict[str, dict[str, Range]]
     """Network or strategy -> quantity -> range of the measured values."""
     seconds: Model
-    """Costs of an epoch's time."""
+    """The fitted model of the training time of an epoch, in seconds."""
     bytes: Model | None
-    """The fitted model of the largest peak memory of a worker, in bytes; None if too few runs
-    measured it."""
+    """The fitted model of a worker's largest peak memory, in bytes; None if too few runs have
+    it."""
     resident: float = 0.0
-    """Bytes that a worker's process holds before a run (median over runs; runs share workers). 0 if
-    device memory was measured, and in a calibration of an older version."""
+    """Bytes that a worker's process holds before a run, for example from earlier runs; median over
+    runs. 0 if device memory was measured, and in a calibration of an older version."""
     joules: Model | None = None
-    """The fitted model of the energy of an epoch, in joules, for devices and hosts; None if the
-    energy of some runs was not measured."""
+    """The fitted model of the energy of an epoch, in joules, for devices and hosts; None if neither
+    was measured in every run."""
     start: Interval
     """Seconds of a run other than training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
-    """Errors of runs relative to the mean of their repeats; no prediction can have smaller ones."""
+    """Errors of runs relative to the mean of their repeats: the smallest possible errors of
+    predictions. None without repeats."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
-    """Network -> (forward, backward) seconds of each of its blocks, from a pipeline that measured
-    them (`balance: time`)."""
+    """Network -> (forward, backward) seconds of each block, if a pipeline measured them."""
     operation: float = 0.0
     """Additional seconds of each pass of a micro-batch through a stage, compared with its share of
-    a pass through the whole network; one value for all schedules. 0 if the calibration has no
-    pipeline."""
+    a pass through the whole network; one value for all schedules, 0 without pipelines."""
     operations: dict[str, float] = Field(default_factory=dict)
     """Schedule -> `operation` for that schedule, if the calibration has enough pipelines with it.
     Schedules differ: PipeDream updates weights after fewer micro-batches than GPipe, and copies
     weights that are still needed."""
     pipelines: Simulated | None = None
-    """How well steps of pipelines are simulated; None if the calibration has too few pipelines,
-    which are then not predicted."""
+    """Errors of simulated steps of pipelines; None if the calibration has too few pipelines;
+    pipelines are then not predicted."""
 
     @property
     def processors(self) -> int:
@@ -207,7 +205,8 @@ class Calibration(_Part):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that plans may use: practically unlimited, or 0 without GPUs."""
+        """Number of GPUs that plans may use: no limit in practice if the machine has GPUs, else
+        0."""
         return 2**21 if self.machine.get("gpus") else 0
 
     @property
@@ -223,8 +222,8 @@ class Calibration(_Part):
 
     @property
     def works_with_one_batch(self) -> list[str]:
-        """Networks whose runs all have the same micro-batch: the cost of a sample cannot be
-        separated from the cost of a pass and of an update."""
+        """Networks whose runs all have the same micro-batch. For these, the cost of a sample cannot
+        be separated from the cost of a pass and of an update."""
         return [
             work
             for work in self.works
@@ -241,9 +240,9 @@ class Calibration(_Part):
         pipelines among `runs`.
 
         With the fitted cost of an operation, measured and simulated steps agree in the geometric
-        mean. The cost is 0 if simulated steps are too long even without it. The cost and the errors
-        are left out if no run with several workers gives the cost of a byte. Pipelines over several
-        nodes are not used. `most_other_cores` has the same meaning as in `observed`.
+        mean. The cost is 0 if simulated steps are too long even without it. If the calibration
+        lacks the cost of a byte, because no run had several workers, no pipeline is used. Pipelines
+        over several nodes are not used either. `most_other_cores`: see `observed`.
         """
         from scipy.optimize import brentq
 
@@ -275,7 +274,7 @@ class Calibration(_Part):
 
             if not measured or excess(0.0) <= 0:
                 return 0.0
-            # with the longest step as the cost, all simulated steps are too long
+            # an upper bound: with this cost of an operation, all simulated steps are too long
             longest = max(took for _, took in measured)
             return float(brentq(excess, 0.0, longest, rtol=1e-6))
 
@@ -285,7 +284,8 @@ class Calibration(_Part):
         return found.model_copy(update={"pipelines": Simulated.of(ratios)})
 
     def unseen(self, plan: Plan) -> list[str]:
-        """Parts of a plan that no run of the calibration had: they prevent a prediction."""
+        """Parts of a plan (network, loader, strategy) that no run of the calibration had. If there
+        are any, the plan cannot be predicted."""
         known = {term.partition("/")[2] for term in self.seconds.costs}
         wanted = [work_name(plan), loader_kind(plan)]
         strategy = plan["spec"]["strategy"]
@@ -337,7 +337,7 @@ class Calibration(_Part):
 
 
 def quantities(plan: Plan) -> dict[str, dict[str, float]]:
-    """The quantities whose ranges a calibration keeps, by network and strategy."""
+    """Network or strategy -> quantity -> its value in this plan, for `Calibration.ranges`."""
     workers = int(plan["workers"])
     return {
         work_name(plan): {
@@ -360,7 +360,7 @@ class Observed:
 
     @property
     def seconds(self) -> float:
-        """Seconds of an epoch in which all steps are as fast as steady steps."""
+        """Seconds of an epoch, if all its steps were as fast as the steady ones."""
         return _pace(self.run, self.quiet) * float(self.run.plan["dataset"]["train_samples"])
 
     @property
@@ -386,9 +386,9 @@ def _pace(run: RunFigures, epochs: Sequence[EpochFinished]) -> float:
 
 
 def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:
-    """The runs to which a calibration is fitted: those that finished, passed the gate check, have
-    no pipeline stages, and have counted costs. Only the epochs are used in which other programs
-    kept at most `most_other_cores` cores busy; a run without such an epoch is left out."""
+    """The runs to which a calibration is fitted: runs that finished, passed the gate check, have no
+    pipeline stages, and whose network's costs were counted. Epochs in which other programs kept
+    more than `most_other_cores` cores busy are not used; a run without other epochs is left out."""
     found = []
     for run in runs:
         counted = run.costs.counted if run.costs else None
@@ -489,7 +489,7 @@ def _fit_runs(
 
 
 def _fit_joules(seen: Sequence[Observed], beside: int) -> Model | None:
-    """Fit the energy of devices, hosts or both, whichever were measured in every run."""
+    """Fit the sum of the energies (of devices, of hosts) that were measured in every run."""
     costs = [each.run.costs for each in seen]
     kinds = (
         [each.device_joules if each else None for each in costs],
@@ -515,8 +515,8 @@ def _separable(
     rows: Sequence[dict[str, float]],
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Remove the terms whose cost cannot be separated from the computation of an image: the
-    loader's term if all rows have the same loader, and the epoch's term if all rows have equally
-    many images in an epoch. Return the remaining rows, and a cost of zero for each removed term."""
+    loader's term if all rows have the same loader, and the epoch's term if all rows have the same
+    number of images in an epoch. Return the other terms, and the cost 0 for each removed term."""
     loaders = {term for row in rows for term in row if term.startswith("load/")}
     gone = loaders if len(loaders) == 1 else set()
     images = {each for row in rows for term, each in row.items() if term.startswith("image/")}
@@ -530,8 +530,7 @@ def neighbours(
     costs: Mapping[str, float], works: Iterable[str], ranges: Mapping[str, Mapping[str, Range]]
 ) -> dict[str, float]:
     """The cost of a neighbour (another worker on the same node), for networks that were measured
-    only on one worker. It is estimated as a share of the cost of an image: the median of this share
-    over the other networks."""
+    only on one worker: the cost of an image, times the median ratio of both for other networks."""
     shared = {work for work in works if ranges[work]["workers"].high > 1}
     shares = [
         costs[f"neighbour/{work}"] / costs[f"image/{work}"]
@@ -549,8 +548,7 @@ def neighbours(
 
 
 def memory_of(run: RunFigures) -> float:
-    """Largest peak memory of a worker, in bytes: memory of its device, or of its process if it runs
-    on a CPU."""
+    """Largest peak memory of a worker, in bytes: of its device, or on a CPU, of its process."""
     return float(run.peak_device_bytes or run.peak_process_bytes or 0)
 
 

@@ -1,9 +1,9 @@
-"""Cost models: the time and the memory of a run as a sum of terms, and published formulas.
+"""Cost models: the time, memory or energy of a run as a sum of terms; and published formulas.
 
 Each term is a quantity that follows from a run's plan (images, passes, steps, messages, bytes),
 times a non-negative cost from a calibration. The fit of such a sum needs no starting point and has
-one solution (Lawson and Hanson 1995, "Solving Least Squares Problems", chapter 23), and each cost
-has a meaning: seconds per image, per step, per message, per byte.
+one solution (Lawson and Hanson 1995, "Solving Least Squares Problems", chapter 23). Each cost has a
+meaning: seconds per image, per step, per message or per byte.
 
 The name of a term is `COST/SUBJECT`, such as `image/resnet20 at 16 px, cpu` or `byte/ddp`.
 """
@@ -35,12 +35,12 @@ KINDS = {
     "load": "loader",
     "epoch": "loader",
 }
-"""Cost -> its kind in a decomposition of the time."""
+"""Cost (the first part of a term's name) -> its kind, by which `by_kind` divides the time."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a network for one image. It is counted, not measured."""
+    """The size of a network, and its work for one image; counted, not measured."""
 
     parameters: int
     gradient_bytes: int
@@ -51,7 +51,7 @@ class Work:
 
 
 def work_name(plan: Plan) -> str:
-    """A name that is equal for plans whose images cost the same on one worker."""
+    """A name that is equal for plans in which an image costs the same on one worker."""
     spec, training = plan["spec"], plan["spec"]["training"]
     options = spec["model"].get("options")
     parts = [f"{spec['model']['name']} at {_size(plan['dataset'])}"]
@@ -77,8 +77,8 @@ def _size(facts: Plan) -> str:
 
 def strategy_kind(plan: Plan) -> str:
     """A name that is equal for plans whose strategies have the same costs: the strategy's name and
-    options, without buffer sizes and the number of micro-batches. These change the quantities by
-    which costs are multiplied, not the costs."""
+    options, without buffer sizes and the number of micro-batches. These options do not change the
+    costs, only the quantities by which costs are multiplied."""
     strategy = plan["spec"]["strategy"]
     sizes = ["bucket_mb", "micro_batches"]
     if strategy.get("fusion_threshold_mb"):  # 0: each gradient is reduced alone
@@ -92,7 +92,7 @@ def loader_kind(plan: Plan) -> str:
 
 
 def _kind(options: Plan, classes: Mapping[str, Any], left_out: Sequence[str] = ()) -> str:
-    """The name of a block of options, with those options that differ from the defaults."""
+    """The name of a block of options, and the options that differ from their defaults."""
     fields = classes[options["name"]].model_fields
     own = [
         f"{key}={value}"
@@ -111,14 +111,14 @@ def fused_bytes(plan: Plan) -> float:
 def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> dict[str, float]:
     """Quantity of each term of the cost model for one epoch on one worker: images, bytes, ...
 
-    A ring all-reduce of n bytes over W workers passes 2 (W - 1) messages and sends 2 (W - 1) / W n
-    bytes from each worker; a gather or a reduce-scatter has half of both (Patarasuk and Yuan 2009,
+    In a ring all-reduce of n bytes, each of W workers sends 2 (W - 1) messages with 2 (W - 1) / W n
+    bytes in total; in a gather or a reduce-scatter, half of both (Patarasuk and Yuan 2009,
     "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
     Comput. 69:117). Workers of one node share its memory and caches: on a CPU with k workers per
-    node, each image also has (k - 1) / k of the term `neighbour`. With several workers there are
+    node, each image adds (k - 1) / k to the quantity of `neighbour`. With several workers there are
     two more terms: in each pass, the workers agree on which gradients are ready (`hook`; Sergeev
-    and Del Balso 2018, arXiv:1802.05799, section 4), and communication during a pass slows its
-    computation (`beside`).
+    and Del Balso 2018, arXiv:1802.05799, section 4), and communication slows the computation of a
+    pass (`beside`).
     """
     workers, samples = int(plan["workers"]), int(plan["dataset"]["train_samples"])
     steps, passes = int(plan["steps_per_epoch"]), int(plan["accumulate"])
@@ -190,16 +190,17 @@ def by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
 def expected_run_seconds(
     work_s: float, every_s: float, write_s: float, mtbf_s: float, restart_s: float
 ) -> float:
-    """Expected wall time of `work_s` of training under failures, with a checkpoint that takes
-    `write_s` after each `every_s` of training. Failures of the whole system are exponentially
-    distributed with mean time `mtbf_s` between them (Daly 2006, "A higher order estimate of the
-    optimum checkpoint interval for restart dumps", Future Gener. Comput. Syst. 22:303)."""
+    """Expected wall time of `work_s` seconds of training with failures. A checkpoint is written
+    after each `every_s` seconds of training, in `write_s` seconds; a restart takes `restart_s`
+    seconds. The time between two failures of the system is exponentially distributed with mean
+    `mtbf_s` (Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart
+    dumps", Future Gener. Comput. Syst. 22:303)."""
     if math.isinf(mtbf_s):
         return work_s * (1 + write_s / every_s)
     segments = work_s / every_s
     try:
         lost = math.exp(restart_s / mtbf_s) * math.expm1((every_s + write_s) / mtbf_s)
-    except OverflowError:  # so many failures that no segment is ever completed
+    except OverflowError:  # failures are so frequent that no segment is ever completed
         return math.inf
     return mtbf_s * lost * segments
 

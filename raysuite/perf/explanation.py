@@ -1,8 +1,9 @@
-"""The bottleneck of each row of a report: the share of its time by term, and a suggestion.
+"""Explain each row of a report: the shares of its time by term, its bottleneck, and a suggestion.
 
 Shares come from measurements (the profile, waits for the loader, other programs' use of the
-processors) and from the schedule of a pipeline. A calibration or other rows divide the rest of the
-time. The limit of a term is the throughput without it; computation has no limit.
+processors) and from the schedule of a pipeline. The shares of the rest are computed from a
+calibration, or from other rows. The limit of a term is the throughput if the term took no time;
+computation has no limit.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ class Explained:
     """The unit that the throughput counts: images, samples or tokens."""
     throughput: float
     shares: dict[Term, float]
-    """Term -> share of the time; the term `binding` is first. The rest is computation, or with
-    several workers `computation or communication` if nothing separates these."""
+    """Term -> share of the time; the term `binding` is first. The rest of the time is
+    `computation`, or `computation or communication` if the measurements do not separate the two."""
     binding: Term
     """The term with the largest share."""
     first: str
-    """The suggestion; empty if other rows have tried it already, or if there is none."""
+    """The suggestion; empty if there is none, or if another row has tried it already."""
     evidence: str
     """The sources of the shares."""
 
@@ -124,7 +125,7 @@ def _explained(
             evidence.append("other rows")
             derived = _by_peers(row, steps, shares)
         apart = apart or "exposed communication" in derived
-        # derived shares divide only the time that the measured terms leave
+        # derived shares are shares of the time that is not covered by measured terms
         left, wanted = max(0.0, 1 - sum(shares.values())), sum(derived.values())
         shares |= {
             term: share * min(1.0, left / wanted) for term, share in derived.items() if wanted
@@ -148,8 +149,8 @@ def _explained(
 
 
 def _other_programs(run: RunFigures, waits: float) -> float:
-    """Share of the workers' processor time that other programs used; a waiting worker needs no
-    processor time."""
+    """Share of the workers' processor time that other programs used. `waits`: the share of the time
+    in which workers wait, and need no processor."""
     cores = _cores(run)
     wanted = run.workers * int(run.plan["spec"]["resources"]["cpus_per_worker"])
     if run.plan["device"] != "cpu" or cores is None or run.other_cores is None:
@@ -164,7 +165,7 @@ def _cores(run: RunFigures) -> int | None:
 
 
 def _bubble(run: RunFigures) -> float:
-    """Bubble of a pipeline with equal stages and instantaneous transfers."""
+    """Bubble of a pipeline, as a share, if stages are equal and transfers take no time."""
     options = STRATEGY_OPTIONS[run.plan["spec"]["strategy"]["name"]]
     strategy = options.model_validate(run.plan["spec"]["strategy"])
     schedule = strategy.pipeline(int(run.plan["accumulate"]))
@@ -174,7 +175,7 @@ def _bubble(run: RunFigures) -> float:
 
 
 def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict[Term, float]:
-    """Shares of the measured time, from what a calibration predicts for each part."""
+    """Shares of the measured time, computed from the times that a calibration predicts."""
     work = calibration.works[work_name(run.plan)]
     terms = epoch_terms(run.plan, work, calibration.workers_per_node)
     measured = run.epoch_units / (run.throughput or math.nan)
@@ -188,8 +189,9 @@ def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict
 def _by_peers(
     row: Row, steps: Mapping[float, float], known: Mapping[Term, float]
 ) -> dict[Term, float]:
-    """Shares that are computed from rows that differ in one key: the overhead of a step, from a row
-    with another batch size, and the lost efficiency, from the baseline with fewer workers."""
+    """Shares that are computed from rows that differ in one key. A row with another batch size
+    gives the overhead of a step. The baseline, with fewer workers, gives exposed communication: the
+    lost efficiency."""
     found: dict[Term, float] = {}
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)
@@ -215,8 +217,8 @@ def _steps_by_batch(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
 
 
 def _without_batch(row: Row) -> str:
-    """A key that is equal for rows that differ only in their batch and in keys that may depend on
-    the batch."""
+    """A key that is equal for rows that differ only in their batch, and in keys that may depend on
+    it (learning-rate schedule, optimiser, seed)."""
     spec = row.runs[0].plan["spec"]
     left_out = ("global_batch", "batch_per_worker")
     training = {key: each for key, each in spec["training"].items() if key not in left_out}

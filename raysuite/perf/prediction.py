@@ -1,4 +1,4 @@
-"""A calibration and plans -> predictions with their intervals."""
+"""Predict the runs of plans from a calibration, with intervals."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def predict(
     """One prediction for each plan, in their order. `name` is the name of the calibration's file;
     `simulated` returns the simulated seconds of a pipeline's step.
 
-    For a plan with a strategy, loader or model that no run of the calibration had, the prediction
-    has a message instead of figures.
+    If no run of the calibration had the plan's strategy, loader or model, the prediction has a
+    message instead of figures.
     """
     found = [_run(plan, calibration, name, simulated) for plan in plans]
     series: dict[str, list[int]] = {}
@@ -103,8 +103,8 @@ def _run(
 
 
 def interval(model: Model, terms: dict[str, float], width: float = 0.0) -> Interval:
-    """Prediction interval of a sum of terms, whose quantities have an uncertainty of `width` on the
-    log scale."""
+    """Prediction interval of a sum of terms. `width`: half-width of the uncertainty of the terms'
+    quantities, on the log scale."""
     value = model.value(terms)
     reach = math.exp(math.hypot(model.relative_half_width(terms), width))
     return Interval(value, value / reach, value * reach)

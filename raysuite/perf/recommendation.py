@@ -1,4 +1,4 @@
-"""Candidates for a spec's strategy, batch and workers, ranked by a calibration's predictions."""
+"""Rank candidates for a spec's strategy, batch and workers by a calibration's predictions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raysuite.spec.strategies import STRATEGY_OPTIONS
 def choices(
     workers: Sequence[int], batches: Sequence[int], passes: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Every candidate, as dotted keys and values; planning then refuses infeasible candidates."""
+    """Yield every candidate as dotted keys and values, including infeasible ones."""
     families = STRATEGY_OPTIONS.values()
     for count, family, batch, accumulate in itertools.product(workers, families, batches, passes):
         for strategy in family.candidates(count, accumulate):
@@ -35,14 +35,13 @@ class Choice:
     plan: Plan
     predicted: RunPredicted
     efficiency: float | None
-    """Efficiency relative to the fastest candidate with one worker and this batch; None if there is
-    no such candidate."""
+    """Efficiency relative to the fastest one-worker candidate with this batch, or None."""
     rank: int
     """Rank, counted from 1; equal for candidates with indistinguishable predictions."""
 
     @property
     def tied(self) -> bool:
-        """Whether the candidate has rank 1; only noise separates it from the best candidate."""
+        """Whether the prediction cannot be distinguished from that of the best candidate."""
         return self.rank == 1
 
     @property
@@ -61,13 +60,13 @@ def rank(
     workers_per_node: int = 1,
     goal: Literal["time", "energy"] = "time",
 ) -> list[Choice]:
-    """The candidates that can be predicted and are within the limits, by duration or energy of an
-    epoch, lowest first. Candidates outside the calibrated range come last. A candidate whose figure
-    for a limit is unknown is left out.
+    """Sort the candidates by the predicted duration or energy of an epoch, lowest first; candidates
+    outside the calibrated range come last. A candidate is left out if it cannot be predicted, if it
+    exceeds a limit, or if its value for a limit is unknown.
 
-    In this order, a candidate joins the first rank in which the first candidate's prediction
-    interval ends at or above the candidate's own figure; without such a rank it begins a new one.
-    Part of the errors is common to all candidates, so some ties may be unnecessary.
+    In this order, a candidate gets the first existing rank whose first candidate has a prediction
+    interval that ends at or above the candidate's own value. Without such a rank, it begins a new
+    rank. Part of the errors is common to all candidates, so some ties may be unnecessary.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

@@ -7,9 +7,9 @@ numbers of workers W and nodes N. The sum is multiplied by an unknown drift and 
 
 The drift is a random walk over doublings of the workers; it is 0 at the smallest number of workers.
 It models effects that have no term, such as slower upper levels of a network, and makes intervals
-grow with the distance from the measured numbers. Coefficients, the drift's step and the noise have
-log-normal priors (`TERMS`, `DRIFT`, `NOISE`), and their posterior is drawn by an ensemble sampler
-with stretch moves (Goodman and Weare 2010, https://doi.org/10.2140/camcos.2010.5.65).
+grow with the distance from the measured numbers of workers. Coefficients, the drift's step and the
+noise have log-normal priors (`TERMS`, `DRIFT`, `NOISE`). An ensemble sampler with stretch moves
+draws from their posterior (Goodman and Weare 2010, https://doi.org/10.2140/camcos.2010.5.65).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 LEVEL = 0.9
 """Level of the intervals, from the 5th to the 95th percentile of the draws."""
 LEAST_SIZES = 2
-"""Least number of different numbers of workers in a series."""
+"""A series needs at least this many different numbers of workers."""
 WALKERS, STEPS, KEPT_EVERY = 48, 1500, 5
-"""Settings of the sampler; the first third of the steps is left out."""
+"""Settings of the sampler. After the first third of the steps, every fifth step is kept."""
 
 
 class Prior(NamedTuple):
@@ -98,8 +98,8 @@ DRIFT = Prior(0.03, 0.7)
 NOISE = Prior(0.02, 0.7)
 """Standard deviation of the logarithm of a measured time."""
 TOLD = 0.8
-"""A coefficient is not determined by the measurements if the deviation of its logarithm stays above
-this share of the prior's deviation."""
+"""The measurements do not determine a coefficient if the posterior deviation of its logarithm is
+above this share of the prior deviation."""
 
 
 class Point(NamedTuple):
@@ -108,7 +108,7 @@ class Point(NamedTuple):
     workers: int
     nodes: int
     throughput: float
-    """Throughput of all workers; any unit, but one unit for a whole series."""
+    """Throughput of all workers, in any unit; all points of a series have the same unit."""
     batch: float = 0.0
     """Global batch; 0 means that it is proportional to the workers."""
 
@@ -135,11 +135,11 @@ class Scaling:
     unit: float
     """Seconds that correspond to a coefficient of 1."""
     images: float
-    """Images per worker and step for which the coefficients of terms `per_image` hold."""
+    """Images per worker and step to which the coefficients of terms with `per_image` refer."""
 
     @property
     def untold(self) -> list[str]:
-        """Terms that keep their prior, as the measurements do not determine them."""
+        """Terms whose coefficients the measurements do not determine: see `TOLD`."""
         spread = self.draws.std(axis=0)
         return [
             name
@@ -356,7 +356,8 @@ def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Ar
 
 
 def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
-    """The terms that a series can separate; all others are 0 or proportional to computation."""
+    """The terms whose coefficients a series can separate. All other terms are 0 or proportional to
+    the term `computation` in all points."""
     amounts = _amounts(points, tuple(TERMS), images)
     shares = amounts / amounts[:, :1]
     return tuple(
@@ -367,8 +368,7 @@ def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
 
 
 def _shared(first: int, left: int, right: int) -> float:
-    """Number of doublings, from the fewest workers `first` on, that the random walks to `left` and
-    to `right` workers have in common."""
+    """Number of doublings that the walks from `first` to `left` and to `right` workers share."""
     return math.log2(min(left, right) / first)
 
 

@@ -1,4 +1,4 @@
-"""Discrete-event simulation of one optimiser step, from the schedule that a run would execute.
+"""Discrete-event simulation of one optimiser step, with the schedule that a run would execute.
 
 A step consists of tasks in lanes (a worker's device, a link, a group's collectives). A lane runs
 its tasks in order. A task begins when its lane is free and all tasks that it depends on have ended.
@@ -44,7 +44,8 @@ class Link(BaseModel):
 
 
 class Network(BaseModel):
-    """A network between workers, with stated or measured costs: a file in deploy/networks."""
+    """The costs of the network between workers, from a YAML file (examples: deploy/networks), or
+    measured by a calibration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -59,14 +60,13 @@ class Network(BaseModel):
     """Number of nodes that are connected without taper; None: all. A group is a cell of DragonFly+,
     or the nodes below one switch of a tapered tree."""
     taper: float = Field(default=1.0, gt=0, le=1)
-    """Share of the rate of `between` that each worker has if all send out of their group."""
+    """Share of the rate of `between` that each worker has if all workers send to other groups."""
     group_latency_us: float = Field(default=0.0, ge=0)
     """Latency that is added to a message that leaves its group."""
 
     @classmethod
     def read(cls, name: str) -> Network:
-        """Read a YAML file by its path, or a shipped one by its name. Raises UserError if there is
-        none."""
+        """Read a YAML file by its path, or a shipped one by its name. Else raises UserError."""
         shipped = sorted((Path(__file__).parent / "shipped_networks").glob("*.yaml"))
         file = next((each for each in shipped if each.stem == name), Path(name))
         try:
@@ -152,8 +152,7 @@ Pace = Callable[[int], float]
 
 
 def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
-    """The events of `tasks`, in their order. Raises ValueError on a deadlock: tasks that wait for
-    each other in a cycle."""
+    """The events of `tasks`, in their order. Raises ValueError if the tasks have a cycle."""
     waiting = [0] * len(tasks)
     follows: dict[int, list[int]] = defaultdict(list)
     last: dict[str, int] = {}
@@ -168,8 +167,8 @@ def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
     now = done = 0.0
     begins, ends = [0.0] * len(tasks), [math.inf] * len(tasks)
     computing: list[tuple[float, int]] = []
-    """(value of `done` at which the task ends, index of the task). `done` is the work, in seconds,
-    that a lane which never waits would have completed."""
+    """(value of `done` at which the task ends, index of the task). `done` is the computing time, in
+    seconds at full speed, of a lane that has always computed."""
     sending: list[tuple[float, int]] = []
     """(value of `now` at the task's end, index of the task)."""
 
@@ -224,7 +223,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Crowd:
-    """Identical workers."""
+    """A group of identical workers."""
 
     count: int
     slower: float = 1.0
@@ -254,10 +253,10 @@ def data_parallel(
 
     These are forward and backward passes layer by layer, the reduction of gradients in buckets from
     the last layer on (in the last backward pass or in each backward pass), and the update. If
-    weights are sharded, the weights of a bucket are gathered while the previous bucket's layers
-    compute: for each micro-batch, or only for the first one if the layer is small. Workers wait
-    `load_s` seconds for each micro-batch. During the step, storage delivers the samples of the next
-    step in `storage_s` seconds.
+    weights are sharded, the weights of a bucket are gathered while the layers of the previous
+    bucket compute. Weights of small layers are gathered only for the first micro-batch. Workers
+    wait `load_s` seconds for each micro-batch. During the step, storage delivers the samples of the
+    next step in `storage_s` seconds.
     """
     step = _DataParallel(layers, crowds, network, reductions, jitter)
     if storage_s:
@@ -327,7 +326,8 @@ class _DataParallel:
             self._gathered = {bucket: task for bucket, task in kept if bucket == OUTSIDE}
         ends: dict[int, list[int]] = {}
         for place, (bucket, own) in enumerate(self._segments):
-            after = self._gather(bucket, self._beside if place else 1)  # place 0 was just freed
+            # the segment at place 0 was freed at the end of the forward pass
+            after = self._gather(bucket, self._beside if place else 1)
             if reducing and overlap and place:
                 self._reduce_whole(place - 1, ends)
             self._pass([(f"backward {each.name}", each.backward_s) for each in own], after)
@@ -358,7 +358,7 @@ class _DataParallel:
 
     def _reduce(self, bucket: int, after: Iterable[int]) -> None:
         if self.workers > 1:
-            # with sharded weights a reduce-scatter, which takes as long as a gather
+            # sharded weights need a reduce-scatter, which takes as long as an all-gather
             combine = self._network.all_gather if self._sharded else self._network.all_reduce
             seconds = combine(self.workers, self._reductions.compression * self.held[bucket])
             name = f"reduce bucket {bucket}"
@@ -372,9 +372,9 @@ class _DataParallel:
 
 
 def _segments(layers: Sequence[Layer], reductions: Reductions) -> list[tuple[int, list[Layer]]]:
-    """The layers from the last to the first, divided into segments: one for each filled bucket of
-    gradients, or one for consecutive layers of a unit. Each segment is preceded by the number of
-    its bucket or of its unit."""
+    """(number, layers) of each segment of the network, from the last layer to the first. A segment
+    has the layers whose gradients fill a bucket, or consecutive layers of a unit; its number is
+    that of the bucket or unit."""
     if reductions.by_unit:
         return [
             (unit, list(own)) for unit, own in groupby(reversed(layers), lambda each: each.unit)
@@ -399,8 +399,9 @@ def pipeline(
     update_s: float = 0.0,
     steps: int = 1,
 ) -> list[Task]:
-    """Tasks of a pipeline's steps: the operations of each worker in order, each after the transfer
-    of its input; before an update, an all-reduce between the stage's workers and copies.
+    """Tasks of a pipeline's steps. Each worker executes its operations in order, and an operation
+    begins after the transfer of its input. Before an update, there is an all-reduce between all
+    workers of the stage in all copies.
 
     A transfer occupies its link (one link for each direction), but not the two workers. Without a
     network, transfers and all-reduces take no time.
@@ -493,9 +494,9 @@ class Step:
     events: list[Event] = field(repr=False)
     seconds: float
     shares: dict[str, float]
-    """Shares of the step on the busiest device lane: computation, overhead, loader, and the rest.
-    The rest is exposed communication (including storage, if that takes longest), or a pipeline's
-    bubble."""
+    """Shares of the step's time on the busiest device lane: computation, overhead, loader, and the
+    rest. The rest is exposed communication (and storage, if storage takes longest), or the bubble
+    and transfers of a pipeline."""
 
     @classmethod
     def of(cls, tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> Step:
@@ -525,8 +526,7 @@ class Step:
 
     @property
     def span(self) -> float:
-        """Seconds from the first to the last event; the events of an asynchronous pipeline cover
-        several steps."""
+        """Seconds of all events, which for an asynchronous pipeline cover several steps."""
         return max(event.end for event in self.events)
 
     def trace(self) -> str:

@@ -56,20 +56,20 @@ def words(kind: Kind | None) -> str:
 
 
 def of_plan(plan: Plan) -> Kind | None:
-    """The kind of a prediction from a calibration of one node. Predictions of image classification
-    on CPUs were compared with measurements."""
+    """The kind of a prediction from a calibration of one node; None if it was not validated. Only
+    predictions of image classification on CPUs were compared with measurements."""
     if plan["device"] != "cpu" or "task" in plan:  # plans of classification have no "task"
         return None
     return "pipelines" if plan["spec"]["strategy"].get("stages") else "one machine"
 
 
 def of_rate(plan: Plan) -> Kind | None:
-    """The kind of validation of a simulation that starts from the measured rate of one worker. Only
-    simulations of image classification on GPUs were compared with published figures."""
+    """The kind of a simulation from the measured rate of one worker; None if it was not validated.
+    Only simulations of image classification on GPUs were compared with published figures."""
     return "from one" if plan["device"] == "gpu" and "task" not in plan else None
 
 
 def of_scaling(measured: int) -> Kind | None:
-    """The kind of an extrapolation from at most `measured` workers."""
+    """The kind of an extrapolation from up to `measured` workers; None if it was not validated."""
     kinds: dict[int, Kind] = {64: "from 64", 16: "from at most 16", 8: "from at most 8"}
     return next((kind for least, kind in kinds.items() if measured >= least), None)

@@ -1,4 +1,4 @@
-"""The search for a batch size: the candidates, the next candidate to try, and the final choice, as
+"""The search for a batch size. The candidates, the next candidate to try and the final choice are
 pure functions of the trials so far."""
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from raysuite.spec.batches import AutoBatch
 ROUNDS = 3
 """How many times each size is timed in a search for the fastest size."""
 _HOPELESS = 0.5
-"""A size below this share of the highest throughput in the first round is not timed again."""
+"""A size whose throughput in the first round is below this share of the highest is not timed
+again."""
 
 
 class NothingFitsError(RunError):
@@ -38,8 +39,8 @@ class Sizes:
 def sizes_of(plan: RunPlan) -> Sizes:
     """The candidates for a plan whose batch size is undecided.
 
-    If the global batch is given, the candidates are the divisors of each replica's share; else they
-    are the powers of two, up to the size at which a step takes the whole training set.
+    If the global batch is given, the candidates are the divisors of a replica's share of it.
+    Otherwise they are the powers of two with which a step takes at most the whole training set.
     """
     auto, strategy = _auto(plan), plan.spec.strategy
     most = auto.at_most or math.inf
@@ -64,7 +65,7 @@ def decided(plan: RunPlan, micro_batch: int) -> RunPlan:
 
 
 def _cut_key(plan: RunPlan) -> Literal["training.accumulate", "strategy.micro_batches"]:
-    """The key of the spec for the number of micro-batches, if trials determine that number."""
+    """The spec's key for the number of micro-batches."""
     staged = plan.spec.strategy.model_workers > 1
     return "strategy.micro_batches" if staged else "training.accumulate"
 
@@ -79,11 +80,12 @@ def _with(plan: RunPlan, changed: dict[str, Any]) -> RunPlan:
 class Search:
     """A search and its trials so far.
 
-    Sizes are first tried on single ranks ("alone") and then in full steps ("together"), unless each
-    rank has a stage of the network (`together_only`). Sizes are doubled, from two samples, until a
-    size does not fit; then the interval between the last two sizes is bisected. The largest size
-    that fits on single ranks is then tried in full steps. If it does not fit there, the next
-    smaller size is tried. A size that does not fit rules out all larger sizes.
+    Sizes are first tried on single ranks ("alone") and then in full steps ("together"). If each
+    rank has a stage of the network (`together_only`), they are tried only in full steps. On single
+    ranks, sizes are doubled, from two samples, until a size does not fit; then the interval between
+    the last two sizes is bisected. The largest size that fits on single ranks is tried in full
+    steps. If it does not fit there, the next smaller size is tried. If a size does not fit, no
+    larger size is tried.
     """
 
     sizes: tuple[int, ...]
@@ -167,8 +169,7 @@ class Search:
         return [size for size in first if first[size] >= _HOPELESS * max(first.values())]
 
     def _fastest(self) -> int:
-        """The smallest size whose mean throughput is within 5 % of the highest; confidence
-        intervals are not used."""
+        """The smallest size whose mean throughput is within 5 % of the highest mean."""
         means = {size: statistics.fmean(self.timings(size)) for size in self._rivals(1)}
         most = max(means.values())
         return min(size for size, mean in means.items() if mean >= NEAR * most)
@@ -228,8 +229,8 @@ def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> Ru
 
 
 def same_search(plan: RunPlan) -> str:
-    """A key that is equal for plans that can share one search. Such plans may differ in their
-    repeat, loader, learning rate, epochs and other settings that are not in the key.
+    """A key that is equal for plans that can share one search. They may differ in their repeat,
+    loader, learning rate, epochs and other settings that are not in the key.
 
     A search trains on random images, so only the number and shape of a data set's images matter.
     """

@@ -1,4 +1,4 @@
-"""Facts about a data set for a plan, from the table of named data sets or from the files."""
+"""Find the facts about a plan's data set, from the table of named data sets or from the files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Datasets:
     """Data sets on disk. Each is listed only once, because listing a large one takes seconds.
 
-    `elsewhere`: the runs are for another machine, and a named data set without a folder here is
-    assumed to have its official counts.
+    `elsewhere`: whether the runs are for another machine. A named data set without a folder on this
+    machine is then assumed to have its official counts.
     """
 
     def __init__(self, elsewhere: bool = False) -> None:
@@ -31,8 +31,8 @@ class Datasets:
         self._seen: dict[str, Counts | str] = {}
 
     def look(self, data: DataOptions, tensors: bool = False) -> Counts | str:
-        """The counts of the data set, or why it cannot be read. `tensors`: the user's own samples
-        are passed to the network unchanged."""
+        """The counts of the data set, or why it cannot be read. `tensors`: whether the user's own
+        samples are passed to the network unchanged."""
         from raysuite.data import formats
 
         key = f"{tensors} {data.model_dump_json(include=_FILES)}"
@@ -62,7 +62,7 @@ _FILES = {
 
 
 def official_counts(data: DataOptions) -> Counts | None:
-    """The official counts of a named data set without a folder here; None for all others."""
+    """The official counts of a named data set without a folder here; None for other data sets."""
     if data.name not in NAMED or root_of(data).exists():
         return None
     from raysuite.data.formats import Counts
@@ -108,7 +108,7 @@ def check_unchanged(plans: Iterable[RunPlan]) -> None:
 
 
 def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
-    """Counts and shapes of the spec's data set, if `dataset_mistakes` found no mistakes."""
+    """Counts and shapes of the spec's data set, for which `dataset_mistakes` found no mistakes."""
     data = spec.data
     known = KNOWN.get(data.name, _OTHERS)
     facts = replace(
@@ -146,12 +146,12 @@ def _as_tensors(spec: ExperimentSpec) -> bool:
 
 
 _OTHERS = DatasetFacts(0, 0, 0, channels=3, image_size=0)
-"""Default facts of data sets that are in no table; the spec gives their image size."""
+"""Default facts of data sets that are not in KNOWN; the spec gives their image size."""
 
 
 def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
-    """Mistakes if the spec's data set cannot be read, as far as its files show, or if the
-    spec's batch or class weights do not fit the data set."""
+    """Mistakes in the spec: its data set is missing or cannot be counted, or its batch or class
+    weights do not fit the data set."""
     data = spec.data
     found = "" if data.name == "digits" else seen.look(data, _as_tensors(spec))
     if not isinstance(found, str) or not found:

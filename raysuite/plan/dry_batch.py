@@ -1,4 +1,4 @@
-"""The plans for which one batch is tried before the run, by `raysuite.train.trial_batch`."""
+"""Select the plans for which `raysuite.train.trial_batch` trains one batch before the run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def unknown_model(spec: ExperimentSpec) -> list[Mistake]:
 
 @cache
 def import_error(check: Callable[[str], object], name: str) -> str:
-    """The text of the UserError that `check(name)`, an import, raises; "" without an error. A name
-    is imported once per process."""
+    """The text of the UserError that `check(name)` raises, or "". `check` imports `name`; this
+    happens once per process."""
     try:
         check(name)
     except UserError as error:
@@ -30,7 +30,7 @@ def import_error(check: Callable[[str], object], name: str) -> str:
 
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """The plans that need a dry batch; all others are combinations that raysuite's tests train.
+    """The plans that need a dry batch; other plans are combinations that raysuite's tests train.
 
     A plan needs one if it has: a task other than classification; the user's own network, data set
     or transform; model options, weights or parameter names from the user; a strategy that passes a

@@ -22,9 +22,7 @@ _Wrong = Callable[[str, str], None]
 
 def accumulation(spec: ExperimentSpec) -> int:
     """Micro-batches per optimiser step, set by `training.accumulate` or by the strategy's own
-    option.
-
-    1 if trials will find the number, because it does not change the batch.
+    option; 1 if trials will find the number.
     """
     if spec.strategy.own_accumulation is not None:
         return spec.strategy.own_accumulation
@@ -33,14 +31,14 @@ def accumulation(spec: ExperimentSpec) -> int:
 
 
 def global_batch_of(spec: ExperimentSpec) -> int:
-    """Samples of one optimiser step over all workers; before trials, the smallest candidate."""
+    """Samples of one optimiser step over all workers; the smallest candidate before trials."""
     share = spec.training.batch_per_worker
     each = accumulation(spec) if isinstance(share, AutoBatch) else share or 0
     return spec.training.global_batch or each * spec.resources.workers
 
 
 def device_of(spec: ExperimentSpec, gpus: int) -> Literal["cpu", "gpu"]:
-    """The device of a run; `auto` means GPUs if each worker can have one."""
+    """The device of a run; `auto` means GPUs if there is at least one GPU for each worker."""
     if spec.resources.device != "auto":
         return spec.resources.device
     return "gpu" if gpus >= spec.resources.workers else "cpu"
@@ -85,7 +83,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
         return
     if data.own:
         for key in data.of_images:
-            if key == "augment":  # masks are looked for later, in the first sample
+            if key == "augment":  # checked later, with the first sample: it may have a mask
                 continue
             wrong(
                 f"data.{key}",
@@ -115,7 +113,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
 
 
 def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
-    """Why a script cannot be run."""
+    """A Mistake for each reason why the spec's script cannot be run."""
     script, mistakes = spec.script, []
     assert script is not None
     names = numbers_of(spec.resources.workers)

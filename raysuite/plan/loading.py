@@ -1,4 +1,4 @@
-"""The plan of a loader comparison, as data: loaders, data set, number and length of timings."""
+"""Plan a comparison of loaders: which loaders, which data set, how many timings of which length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS: TypeAdapter[Any] = TypeAdapter(LoaderOptions)
 
 
 class LoadingPlan(BaseModel):
-    """One comparison of loaders with all of its numbers."""
+    """One comparison of loaders, with all its settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,11 +29,11 @@ class LoadingPlan(BaseModel):
     facts: DatasetFacts
     split: Literal["train", "val"]
     batch: int
-    """Images of a batch."""
+    """Number of images in a batch."""
     seconds: float
-    """Seconds of wall clock of one timing, if `images` is None."""
+    """Wall time of one timing in seconds, if `images` is None."""
     images: int | None
-    """Images of one timing; None: as many as are loaded in `seconds`."""
+    """Number of images in one timing; None: as many as are loaded in `seconds`."""
     repeats: int
     device: Literal["cpu", "gpu"]
     """The device to which batches are delivered."""
@@ -73,7 +73,7 @@ def _spec(data: dict[str, Any], loader: Any = "native") -> ExperimentSpec:
 
 
 def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
-    """The option blocks of loaders that are given by name or as a block; else raises UserError."""
+    """The option blocks of loaders given by name or as a block. Raises UserError for others."""
     blocks = [{"name": each} if isinstance(each, str) else each for each in given]
     for block in blocks:
         name = block.get("name") if isinstance(block, dict) else None
@@ -86,7 +86,7 @@ def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def default_blocks(gpus: int) -> list[dict[str, Any]]:
-    """Blocks of all loaders; DALI's also with `device: gpu` if there is a GPU."""
+    """A block of options for each loader; for DALI, with a GPU, a second one with `device: gpu`."""
     return [
         {"name": name, **device}
         for name in NAMES
@@ -98,8 +98,8 @@ def default_blocks(gpus: int) -> list[dict[str, Any]]:
 def candidates(
     blocks: Iterable[dict[str, Any]], threads: Sequence[int], processes: Sequence[int]
 ) -> list[Candidate]:
-    """Each block with each number of threads or processes, then the limits for these numbers:
-    decoding alone, and reading alone.
+    """Combine each block with each number of threads or processes. For each of these numbers, also
+    add the candidates "decoding alone" and "reading alone", which are upper limits.
 
     A block that sets its number of threads or processes is used only once. Raises UserError for
     options that a loader does not have.
@@ -145,7 +145,7 @@ def _candidate(options: dict[str, Any]) -> Candidate:
     wide = next((each for each in reversed(keys) if dumped[each]), None)
     if wide:
         told, width = f"{kind} · {_count(dumped[wide], wide)}", dumped[wide]
-    else:  # the worker loads without further threads, or does not load
+    else:  # the worker's own thread loads, or nothing is loaded
         told, width = (f"{kind} · the worker itself", 1) if keys else (kind, 0)
     series = f"{kind} · processes" if wide == "processes" else kind
     return Candidate(name=told, kind="loader", series=series, width=width, options=dumped)

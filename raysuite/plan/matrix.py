@@ -1,4 +1,4 @@
-"""A document with a matrix -> one spec for each combination."""
+"""Expand a document with a matrix to one spec for each combination."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def expand(document: Document) -> list[Variant]:
 
 
 def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mistake]:
-    """Mistakes for combinations that give equal runs: they would be repeats with equal seeds."""
+    """A mistake for each combination that gives the same run as an earlier one, with equal seed."""
     first: dict[str, dict[str, Any]] = {}
     for label, spec in variants:
         same = first.setdefault(spec.model_dump_json(), label)
@@ -72,7 +72,7 @@ def _words(label: Mapping[str, Any]) -> str:
 
 
 def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:
-    """Key path of the matrix value that `key` has in `label`; None if the matrix lacks `key`."""
+    """The key path in the matrix of `label`'s value for `key`; None if `key` is not swept."""
     for written, values in (document.data.get("matrix") or {}).items():
         together = swept_keys(written)
         if key in together:
@@ -91,7 +91,8 @@ def _at(written: str, pick: int, key: str) -> KeyPath:
 def _variant(
     document: Document, data: Mapping[str, Any], picks: Sequence[tuple[str, Any, int]]
 ) -> Variant:
-    """One combination; `picks` are the matrix's keys as written, with values and positions."""
+    """One combination of the matrix. `picks`: (key as written in the matrix, value, position of the
+    value in its list)."""
     label: dict[str, Any] = {}
     places: dict[str, KeyPath] = {}
     for written, value, pick in picks:
@@ -102,14 +103,14 @@ def _variant(
 
 
 Where = Callable[[str], KeyPath | None]
-"""Dotted key -> the key path in a document at which the run's value of that key is written; None if
-the run has the document's own value."""
+"""A function: dotted key -> the key path at which the document has this run's value of the key;
+None if the matrix does not set the key."""
 
 
 def spec_with(
     document: Document, data: Mapping[str, Any], values: Mapping[str, Any], where: Where
 ) -> ExperimentSpec:
-    """The spec of one run: `data` after `values` are set at their dotted keys.
+    """The spec of one run: `data` with `values` set at their dotted keys.
 
     Raises SpecError if a value is invalid for its key.
     """

@@ -1,5 +1,5 @@
-"""Population-based training as pure functions: which trials take another trial's weights, and with
-which values each trial continues.
+"""Population-based training (PBT) as pure functions: decide which trials take another trial's
+weights, and with which values each trial continues.
 
 Jaderberg et al. 2017, "Population Based Training of Neural Networks", arXiv:1711.09846: exploit by
 truncation selection, explore by perturbation or resampling. All trials are compared after the same
@@ -21,7 +21,8 @@ from raysuite.spec.search import PbtScheduler, SearchOptions
 from raysuite.spec.search_check import KEPT
 
 _TRIES = 20
-"""Largest number of draws of new values; if none is valid, the source's values are taken."""
+"""Largest number of draws of new values. If none of them is valid, the values of the trial whose
+weights are taken are used."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def judge(
     epochs: int,
     can_be: Callable[[Values], bool] = lambda values: True,
 ) -> list[Turn]:
-    """How each trial of a population continues after `epochs` epochs, best first.
+    """Decide how each trial of a population continues after `epochs` epochs, from best to worst.
 
     The result depends only on the search's seed and on the standings, not on their order. `can_be`
     returns whether values are valid together.
@@ -80,7 +81,7 @@ def judge(
 
 
 def taken(scheduler: PbtScheduler, population: int) -> int:
-    """Number of trials that count as a population's best; equally many count as its worst."""
+    """Number of best trials, whose weights are taken, and of worst trials, which take weights."""
     return min(math.ceil(population * scheduler.quantile), population // 2)
 
 

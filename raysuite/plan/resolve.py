@@ -1,4 +1,4 @@
-"""Make RunPlans from specs: decide every number of every run."""
+"""Make RunPlans from specs: compute every number of every run."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def make_plans(
 ) -> list[RunPlan]:
     """Every run of a document, in the order of execution.
 
-    `gpus` is the number of GPUs of the cluster; None: of this machine. `elsewhere`: the runs are
-    for another machine; a named data set that is missing here is assumed to have its official
-    counts. Repeats vary slowest, so that a drift of the machine affects all variants equally.
-    Within a repeat, runs with equal world size and equal worker settings are adjacent and can share
-    warm workers.
+    `gpus` is the number of GPUs of the cluster; None: of this machine. `elsewhere`: whether the
+    runs are for another machine; a named data set that is missing here is then assumed to have its
+    official counts. Repeats vary slowest, so that a drift of the machine affects all variants
+    equally. Within a repeat, runs with equal world size and equal worker settings are adjacent, and
+    can share worker processes.
 
     Raises SpecError with everything that makes a run infeasible.
     """
@@ -82,8 +82,8 @@ def _with_loader(
 
 
 def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
-    """The variants in their order in a repeat. The order is rotated by one after every second
-    repeat, and reversed in odd repeats, so that no variant always follows the same variant. Runs
+    """The variants in their order in a repeat. After every second repeat the order is rotated by
+    one, and in odd repeats it is reversed, so that no variant always follows the same variant. Runs
     that share workers (a block) stay adjacent."""
 
     def turned(items: list[Any]) -> list[Any]:
@@ -112,8 +112,8 @@ def local_gpus() -> int:
 
 
 def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
-    """The mistake with the file and line of its key; if `label` has the key, of its value in the
-    matrix."""
+    """The mistake with the file and line of its key. If `label` has the key, file and line are
+    those of its value in the matrix."""
     return located(document, mistake, lambda key: swept_at(document, label, key))
 
 
@@ -125,9 +125,9 @@ def resolve(
     index: int,
     gpus: int,
 ) -> RunPlan:
-    """Decide the numbers of one run; `spec` has the run's own seed and no matrix.
+    """Compute the numbers of one run; `spec` has the run's own seed and no matrix.
 
-    If trials will find the batch size, the numbers are for the smallest candidate.
+    If trials will find the batch size, the numbers are those of the smallest candidate.
     """
     spec, label = _with_loader(spec, label, facts)
     training, workers = spec.training, spec.resources.workers
@@ -187,7 +187,7 @@ def task_mistakes(spec: ExperimentSpec, facts: DatasetFacts | None) -> list[Mist
 
 
 def with_keys(spec: ExperimentSpec, changed: dict[str, Any]) -> ExperimentSpec:
-    """The spec with other values of some keys, without checking them again."""
+    """The spec with the dotted keys of `changed` set to their values, without validation."""
     for key, value in changed.items():
         block, _, name = key.partition(".")
         own = getattr(spec, block).model_copy(update={name: value})
@@ -206,8 +206,7 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
 
 
 def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan]]:
-    """Groups of consecutive runs that share workers; a group has as many workers as its largest
-    run.
+    """Groups of consecutive runs that share workers: as many as the group's largest run needs.
 
     A smaller run uses the first ranks, and the other ranks wait. On several nodes only runs of
     equal size share workers: the first ranks of a large world are placed differently from the ranks
@@ -233,8 +232,8 @@ def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan
 
 
 def _stands_apart(plan: RunPlan) -> bool:
-    """Whether a run must not share workers, because its figures or the next run's would be wrong. A
-    script runs in separate processes anyway."""
+    """Whether a run must not share workers, because its own or the next run's measurements would be
+    wrong. A script always runs in separate processes."""
     if plan.spec.script is not None:
         return plan.spec.resources.fresh_workers
     return (
@@ -249,12 +248,11 @@ def _stands_apart(plan: RunPlan) -> bool:
 
 
 def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
-    """`plan` with the largest number of workers, up to `most`, that its options allow; None if
-    there is none.
+    """`plan` with fewer workers: the largest number, up to `most`, that its options allow, or None.
 
     The global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
     micro-batch accumulates gradients. `index` is the new run's position in the order of execution,
-    `gpus` the number of GPUs of the cluster.
+    and `gpus` the number of GPUs of the cluster.
     """
     resources = plan.spec.resources
     for workers in range(min(most, plan.workers - 1), resources.min_workers - 1, -1):
@@ -269,7 +267,8 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
 
 
 def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
-    """The spec for this number of workers; None if the number does not divide the batch."""
+    """The spec with this number of workers; None if no number of micro-batches divides the global
+    batch equally among them."""
     spec, batch = plan.spec, plan.global_batch
     fewest = math.ceil(batch / (workers * plan.micro_batch))
     rounds = (n for n in range(fewest, batch // workers + 1) if batch % (workers * n) == 0)

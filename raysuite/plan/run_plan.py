@@ -43,7 +43,7 @@ class RunPlan(BaseModel):
     """Samples of one forward pass on one worker: global_batch / (replicas * accumulate)."""
     accumulate: int
     steps_per_epoch: int
-    """Optimiser steps, including a last step with the remaining samples."""
+    """Optimiser steps in an epoch, including a last step with the remaining samples."""
     total_steps: int
     peak_lr: float
     """Learning rate after warm-up and scaling."""
@@ -58,8 +58,7 @@ class RunPlan(BaseModel):
 
     @property
     def batch_is_given(self) -> bool:
-        """Whether the global batch is fixed; the size of micro-batches may still be found by
-        trials."""
+        """Whether the global batch is fixed; trials may still find the size of micro-batches."""
         return not isinstance(self.spec.training.batch_per_worker, AutoBatch)
 
     @property

@@ -1,4 +1,4 @@
-"""How published data-parallel systems scale, for comparison with ideal scaling from one worker."""
+"""The efficiency of published data-parallel systems on many workers, relative to ideal scaling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AACH_PER_NODE = 4
 
 
 class Reached(NamedTuple):
-    """The share of ideal scaling that a published system reaches."""
+    """The efficiency of a published system on a number of workers."""
 
     efficiency: float
     """Throughput per worker / throughput per worker on the smallest published number of workers."""
@@ -26,9 +26,9 @@ class Reached(NamedTuple):
 
 @cache
 def aach2023() -> dict[str, list[Point]]:
-    """Aach et al. 2023, Table 2, by network and loader. All GPUs do the same amount of computation
-    in a step, so throughput is proportional to the number of GPUs times the share of computation
-    (in percent) in their time."""
+    """The series of Aach et al. 2023, Table 2, by network and loader. Each GPU does the same amount
+    of computation in a step, so the throughput is proportional to the number of GPUs times the
+    share of computation in their time."""
     found: dict[str, list[Point]] = {}
     for each in published("aach2023").values:
         if each.quantity == "share_computation" and each.workers and each.value:
@@ -49,10 +49,10 @@ def others() -> dict[str, list[Point]]:
 
 
 def reached(workers: int) -> tuple[Reached, Reached]:
-    """The lowest and the highest published efficiency. Each system counts at `workers` workers, or
-    at its largest published number if that is smaller; the highest efficiency is taken only among
-    the systems with the largest such number. Between two published numbers, the efficiency is
-    interpolated over the logarithm of the number of workers."""
+    """The lowest and the highest published efficiency on `workers` workers. If a system has no
+    figures for so many workers, its largest published number of workers is used. The highest
+    efficiency is that of a system with the largest of these numbers. Between two published numbers,
+    the efficiency is interpolated over the logarithm of the number of workers."""
     found = [
         _reached(name, sorted(points), workers) for name, points in (aach2023() | others()).items()
     ]

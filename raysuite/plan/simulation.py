@@ -40,8 +40,8 @@ _DDP = strategy_kind({"spec": {"strategy": DdpOptions().model_dump(mode="json")}
 
 
 def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
-    """The network inside a node, as calibrated. Raises UserError if the calibration lacks the
-    network."""
+    """The network inside a node, with the calibration's costs of a message and of a byte. Raises
+    UserError if the calibration lacks them, or if the plan needs several nodes."""
     costs = {} if calibration is None else calibration.seconds.costs
     kind = strategy_kind(plan.model_dump(mode="json"))
     if plan.schedule is not None:  # assumed: activations cost as much per byte as gradients
@@ -82,10 +82,10 @@ def step_of(
     storage: float | None = None,
 ) -> Step:
     """Simulate one step of a plan, with the costs of `calibration`, or with `rate` as the
-    throughput of a single worker.
+    throughput of a single worker, per second.
 
-    `storage`: images, samples or tokens per second that storage delivers to all workers together;
-    this limits data-parallel steps, because the next batch is delivered during a step.
+    `storage`: images, samples or tokens per second that storage delivers to all workers together.
+    It limits data-parallel steps, because storage delivers the next batch during a step.
     """
     data, pace = plan.model_dump(mode="json"), partial(_pace, plan.workers, 0.0)
     update = load = 0.0
@@ -140,7 +140,7 @@ def step_of(
             "and with one copy, and pipeline"
         )
     if plan.device == "cpu" and network.source == "calibration":
-        # the measured costs do not include the part that overlapped with the passes
+        # the calibrated costs include only the communication that did not overlap with the passes
         reductions = replace(reductions, overlap=False)
     read = plan.units(plan.global_batch) / storage if storage else 0.0
     return Step.of(
@@ -151,8 +151,8 @@ def step_of(
 
 
 def _pace(processors: int, near: float, workers: int) -> float:
-    """Relative speed of each of `workers` workers that compute at once. They share the processors,
-    and n of them that compute at the same time slow each other by `near` (n - 1) / n."""
+    """Relative speed of each of `workers` workers that compute at once. They share the processors.
+    If n workers compute at the same time, each takes 1 + `near` (n - 1) / n times as long."""
     busy = min(workers, processors)
     return busy / workers / (1 + near * (busy - 1) / busy)
 
@@ -161,8 +161,9 @@ _COUNTED: dict[str, _Counted] = {}
 
 
 def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> list[Layer]:
-    """The network's layers, or a pipeline's stages. The `seconds` of a pass are divided in
-    proportion to FLOPs, or, for stages, to the times of blocks if the calibration has them."""
+    """The network's layers, or a pipeline's stages. `seconds`, the time of both passes, is divided
+    among layers in proportion to their FLOPs. Stages are in proportion to the times of their blocks
+    instead, if the calibration has these."""
     parts = plan.spec.strategy.model_dump(include={"name", "units"})
     precision = plan.spec.training.precision
     key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), parts, precision])
@@ -234,7 +235,7 @@ class _Counted(NamedTuple):
     blocks: Sequence[Any] = ()
     """The blocks of a pipeline's network."""
     ends: Sequence[int] = ()
-    """For each block, the number of the network's layers up to the block's end."""
+    """For each block, the number of layers from the start of the network to the block's end."""
     sent: Sequence[int] = ()
     """Bytes of each block's output for one sample."""
     units: Mapping[str, int] = {}
@@ -277,7 +278,7 @@ def _counted(plan: RunPlan) -> _Counted:
 def beside_training(
     plan: RunPlan, step: Step, calibration: Calibration | None
 ) -> tuple[float, float]:
-    """Seconds of a run's validations and of its start.
+    """(seconds of a run's validations, seconds of its start).
 
     There is one validation after each epoch. A validation pass takes as long as a forward pass in
     training. The start is 0 without a calibration.
@@ -289,8 +290,9 @@ def beside_training(
 
 
 def kind_of(plan: RunPlan, calibration: Calibration | None, network: str | None) -> Kind | None:
-    """The kind of the simulation if errors of this kind are known, else None. Simulated pipelines
-    were compared with measurements, and simulated data parallelism with published figures."""
+    """The kind of the simulation; None if its errors are not known. Pipelines simulated from a
+    calibration were compared with measurements, and data parallelism simulated from the rate of one
+    worker with published figures."""
     data = plan.model_dump(mode="json")
     if calibration is not None:
         return of_plan(data) if plan.schedule is not None and network is None else None
@@ -316,9 +318,9 @@ def with_failures(
 
 
 def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
-    """Shares of an epoch's time that a pipeline loses to its bubble and to stages of unequal
-    length. Stages are assumed to compute in proportion to their FLOPs, and transfers to take no
-    time."""
+    """(share of an epoch's time that a pipeline loses to its bubble, share that it loses because
+    stages take unequal times). The time of a stage is assumed to be proportional to its FLOPs, and
+    transfers to take no time."""
     run = RunPlan.model_validate(plan)
     assert run.schedule is not None
     stages = _layers(run, 1.0, None)

@@ -14,11 +14,12 @@ Values = dict[str, Any]
 """Dotted key -> value, in the order of the space; keys whose condition does not hold are absent."""
 
 _DIGITS = 6
-"""Significant digits of drawn numbers, so that they are readable and written without loss."""
+"""Drawn numbers are rounded to this many significant digits, so that their text is short and
+exact."""
 
 
 def drawn(search: SearchOptions) -> Iterator[Values]:
-    """The values of every trial of a searcher that uses no results: `random` or `grid`.
+    """The values of every trial of the searchers `random` and `grid`.
 
     A trial's values depend on the seed and the trial's number, not on the results of other trials.
     """
@@ -73,8 +74,8 @@ def draw(dimension: Dimension, chance: random.Random) -> Any:
 def perturbed(
     dimension: Dimension, value: Any, factors: Sequence[float], chance: random.Random
 ) -> Any:
-    """A value near `value`: `value` times one of `factors`, kept within the range, or a neighbour
-    in a list."""
+    """A value near `value`: `value` times one of `factors`, limited to the range, or, for a list, a
+    neighbour of `value` in it."""
     arguments = dimension.arguments
     if dimension.kind in LISTED:
         if value not in arguments:
@@ -100,7 +101,7 @@ def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
 def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:
     """The values whose conditions hold, in the order of the space.
 
-    A condition on a key that is left out does not hold.
+    A condition on a key that has no value does not hold.
     """
     kept: Values = {}
     pending = [key for key in space if key in values]
@@ -116,8 +117,8 @@ def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:
 def _crossed(
     space: Mapping[str, Dimension], values: Mapping[str, Any], kinds: tuple[Kind, ...]
 ) -> Iterator[Values]:
-    """`values` with each combination of the arguments of the dimensions of these kinds, reduced to
-    the keys whose conditions hold, without repeats."""
+    """`values`, combined with every combination of the listed values of the dimensions of these
+    kinds. Keys whose conditions do not hold are left out, and so are repeated combinations."""
     listed = {key: each.arguments for key, each in space.items() if each.kind in kinds}
     made: set[tuple[int | None, ...]] = set()
     for places in itertools.product(*(range(len(each)) for each in listed.values())):

@@ -1,4 +1,4 @@
-"""A sweep's document and the values of a trial -> the trial's RunPlan."""
+"""Make the RunPlan of a trial from a sweep's document and the trial's values."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def trial_plan(
 ) -> RunPlan:
     """The plan of trial `number`, counted from 0.
 
-    `gpus` is the number of GPUs of the cluster; None: of this machine. `seen` has data sets that
-    were listed before.
+    `gpus` is the number of GPUs of the cluster; None: of this machine. `seen`: data sets listed
+    before.
 
     Raises SpecError with everything that makes the trial infeasible.
     """
@@ -53,16 +53,15 @@ def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
 
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
-    """Specs in which each end of a range and each listed value occurs once, while other keys are
-    fixed, so that every possible block is in a spec. Raises SpecError if one of the specs is
-    invalid."""
+    """A spec for each end of a range and for each listed value, in which the other keys have fixed
+    values. Every possible block is in one of the specs. Raises SpecError if a spec is invalid."""
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
 
 def plans_of_space(
     document: Document, search: SearchOptions, gpus: int | None = None
 ) -> list[RunPlan]:
-    """The plans of `specs_of_space` that are feasible; `gpus` as in `trial_plan`."""
+    """The plans of those specs in `specs_of_space` that are feasible; `gpus`: see `trial_plan`."""
     found = []
     for number, (values, _) in enumerate(_probes(search.space)):
         try:
@@ -97,7 +96,7 @@ def check_space(document: Document, search: SearchOptions) -> None:
 
 
 def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistake]:
-    """Brackets of ASHA whose first rung lies beyond the epochs of all trials."""
+    """A mistake if the first rung of a bracket of ASHA is after the last epoch of all trials."""
     asha = search.scheduler
     if not isinstance(asha, AshaScheduler) or asha.brackets == 1:
         return
@@ -117,8 +116,8 @@ def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistak
 
 
 def most_epochs(document: Document, search: SearchOptions) -> int:
-    """The largest number of epochs that a trial may have, from the searched key, from a searched
-    block, or else from the spec."""
+    """The largest number of epochs that a trial may have: from the search space of
+    `training.epochs` or of the block `training`, or else from the spec."""
     name = "training.epochs"
     key, block = search.space.get(name), search.space.get("training")
     counts = [*key.edges()] if key else []
@@ -132,8 +131,8 @@ def most_epochs(document: Document, search: SearchOptions) -> int:
 
 
 def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None]]:
-    """Sets of values to check, each with the key that it tests. The first set tests no key (None);
-    each other set differs from it in the tested key and in the keys of its conditions."""
+    """(values to check, key that they test). The first values test no key (None). The others differ
+    from them in the tested key and in the keys on which its condition depends."""
     first = {key: dimension.edges()[0] for key, dimension in space.items()}
     yield active(space, first), None
     for key, dimension in space.items():
@@ -142,7 +141,7 @@ def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None
 
 
 def _needed(space: Mapping[str, Dimension], key: str) -> Values:
-    """Values of other keys under which the condition of `key` holds."""
+    """Values of other keys with which the condition of `key` holds."""
     needed: Values = {}
     for other, wanted in space[key].when.items():
         listed = space[other].arguments
@@ -210,8 +209,7 @@ TRIALS = "search.trials"
 def set_more_trials(document: Document, wanted: Document) -> None:
     """Set the number of trials in the document of an earlier sweep to the number in `wanted`.
 
-    Raises UserError if the sweep cannot have more trials, or if the wanted number is not larger
-    than the present one.
+    Raises UserError if the sweep cannot have more trials, or if the number is not larger.
     """
     search, trials = read_search(document), read_search(wanted).trials
     if search.trials is None or search.scheduler.name == "pbt":
@@ -232,15 +230,15 @@ def write_more_trials(document: Document, results: Results) -> None:
     decided, found = results.decided(), results.search()
     assert found is not None
     if decided is not None:
-        results.write_decided(decided._replace(is_all=False))  # harmless if the next fails
+        results.write_decided(decided._replace(is_all=False))  # harmless if the next write fails
     results.write_search(
         document.data["search"], found["name"], found["spec"], found.get("settings")
     )
 
 
 def check_retry(document: Document) -> None:
-    """Raise UserError if failed trials cannot be repeated, because their population has continued
-    without them."""
+    """Raise UserError if the sweep is population-based training. Its failed trials cannot be
+    repeated, because the population has continued without them."""
     if read_search(document).scheduler.name == "pbt":
         raise UserError(
             "--retry-failed was given, and these trials are a population (scheduler: pbt), which "

@@ -128,8 +128,8 @@ class BatchFound(RecordBase):
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:
-        """Sizes whose mean throughput is farther from that of the chosen size than NEAR allows, but
-        not significantly: the difference may be noise."""
+        """Sizes whose mean throughput differs from that of the chosen size by more than NEAR
+        allows, but not significantly: the difference may be noise."""
         timed: dict[int, list[float]] = {}
         for each in self.tried:
             if each.fits and each.stage == "together" and each.images_per_second:
@@ -151,7 +151,6 @@ class BatchFound(RecordBase):
 
     @property
     def why_no_larger(self) -> str:
-        """Why no larger size was chosen."""
         return {
             "memory": "no larger one fits",
             "at_most": "at_most allows no more",
@@ -183,7 +182,7 @@ class BatchFound(RecordBase):
 
 @dataclass(frozen=True)
 class SizeFigures:
-    """The figures of one micro-batch size. None: not measured."""
+    """The figures of one micro-batch size. A figure is None if it was not measured."""
 
     micro_batch: int
     fits: bool

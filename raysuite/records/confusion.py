@@ -1,4 +1,4 @@
-"""How well a network distinguishes the classes of its validation set."""
+"""Figures of each class of a validation set: confusion matrix, recall, precision, F1."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClassFigures(BaseModel):
 
     @property
     def precision(self) -> list[float | None]:
-        """Precision of each class: correct / predicted; None for a class never predicted."""
+        """Precision of each class: correct / predicted; None if the class was never predicted."""
         return _ratios(self.correct, self.predicted)
 
     @property

@@ -130,7 +130,7 @@ STATUS_WORDS: dict[Status, str] = {
     "stopped": "stopped",
     "missing": "missing",
 }
-"""Status -> its text."""
+"""Status -> its text for reports."""
 
 Gate = Literal["passed", "failed", "not checked", "not needed", "not asked", "not decidable"]
 """"not needed": the run has one process. Only scripts can have "not asked" (without `--check`) and
@@ -159,7 +159,7 @@ class RunFigures:
     started: RunStarted | None
     end: RunEnd | None
     skipped: tuple[SamplesSkipped, ...]
-    """Samples left out of each split; empty if a bad sample ends the run."""
+    """Samples left out of each split; empty if the spec lets a bad sample end the run."""
     epochs: tuple[EpochFinished, ...]
     """The Record of each epoch that counts, in order."""
     throughput: float | None
@@ -204,7 +204,7 @@ class RunFigures:
 
     @property
     def variant(self) -> str:
-        """The name that the repeats of this run share."""
+        """The name of the run's variant, which is equal for all its repeats."""
         return variant_name(self.plan)
 
     @property
@@ -246,12 +246,10 @@ class RunFigures:
 
     @property
     def final_primary(self) -> float | None:
-        """The primary metric after the last epoch."""
         return self.final.get(self.task.primary)
 
     @property
     def best_primary(self) -> float | None:
-        """The primary metric in the best epoch."""
         return self.best.get(self.task.primary)
 
     @property

@@ -26,7 +26,7 @@ class Point:
     commit: str
     """Commit of raysuite's own code; empty if unknown."""
     throughput: Stat
-    """Images, or other units, per second, over the repeats."""
+    """Mean throughput over the repeats, in images (or another unit) per second."""
     unit: str = "images"
     """The unit that the throughput counts."""
     change: Ratio | None = None
@@ -47,8 +47,8 @@ class History:
 
 
 PLACES = 0.8
-"""Share of the error probability that is used for changes at one place; the rest is used for
-stretches between two places."""
+"""Share of the error probability for tests that divide a series at one place; the rest is for tests
+of a stretch between two places."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:
@@ -99,11 +99,11 @@ def _without_names(run: RunFigures) -> str:
 def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point]:
     """Find changes by binary segmentation (Scott and Knott 1974, Biometrics 30:507).
 
-    A series is divided at the place where the ratio of its two parts is most significant, if the
-    ratio's interval, at a simultaneous level for all places (Bonferroni), excludes 1. Both parts
-    are then divided in the same way. If no place is significant, a stretch between two places is
-    compared with the rest. Each part has at least two values: means of folders, or single runs. A
-    change is the ratio of two neighbouring parts' throughputs, with its interval at that level.
+    A series is divided at the place where the ratio of its two parts is most significant. The
+    ratio's interval has to exclude 1, at a simultaneous level for all places (Bonferroni). Both
+    parts are then divided in the same way. If no place is significant, a stretch between two places
+    is compared with the rest. Each part has at least two values: means of folders, or single runs.
+    A change is the ratio of two neighbouring parts' throughputs, with its interval at that level.
     """
     strict = 1 - (1 - level) * PLACES / max(1, len(points) - 1)
     ends = [0, *_places(points, strict, by_runs), len(points)]

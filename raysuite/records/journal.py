@@ -1,4 +1,4 @@
-"""The journal: one append-only JSONL file per run, and the results folder that holds them.
+"""The journal, an append-only JSONL file of each run, and the results folder with all journals.
 
 RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
@@ -73,7 +73,7 @@ def read_journal(file: Path) -> list[Record]:
 
 
 def is_damaged(records: Sequence[Record]) -> bool:
-    """Whether `read_journal` found the journal of these Records damaged."""
+    """Whether these Records, which `read_journal` returned, are of a damaged journal."""
     return bool(records) and getattr(records[-1], "reason", "") == "damaged"
 
 
@@ -178,7 +178,7 @@ def _damaged(file: Path, error: Exception) -> UserError:
 
 
 class Decided(NamedTuple):
-    """What a sweep has decided, apart from the trials that have a plan."""
+    """The decisions of a sweep that its trials' plans do not show."""
 
     left_out: list[dict[str, Any]]
     """Values that make no valid spec, in the order in which they were drawn."""
@@ -261,8 +261,9 @@ class Results:
             self.write_plans(self.plans())
 
     def search(self) -> dict[str, Any] | None:
-        """A sweep's section `search`, `name`, initial `spec`, and `settings` (keys that are set in
-        each block that a trial draws), as plain data; None if there is no sweep."""
+        """The content of search.json: a sweep's section `search`, `name`, initial `spec`,
+        `settings` (keys that are set in each block that a trial draws); None if there is no sweep.
+        """
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded
 
@@ -278,7 +279,7 @@ class Results:
         self._write(SEARCH, content)
 
     def decided(self) -> Decided | None:
-        """The decisions of a sweep on trials without a plan; None if not recorded."""
+        """The content of decided.json; None if the file does not exist."""
         found = self._read(DECIDED)
         return None if found is None else Decided(**found)
 
@@ -297,7 +298,7 @@ class Results:
         write_whole(self.folder / name, json.dumps(_checked(content), indent=1).encode())
 
     def add_plan(self, plan: dict[str, Any]) -> None:
-        """Append one RunPlan, unless it is there already."""
+        """Append one RunPlan, unless the folder has a plan with this run id already."""
         if not (self.folder / PLAN).exists():
             self.write_plans([])
         added = self._added()

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from raysuite.files import write_whole
 
 PERIOD_S = 1.0
-"""The shortest time between two writes."""
+"""Shortest time between two writes, in seconds."""
 _WRITES = 6
 """Number of the latest writes from which images/s are computed."""
 
@@ -45,7 +45,7 @@ class LivePosition(BaseModel):
     images_per_second: float | None = None
     """Throughput over all workers in the last seconds; None before the first step has ended."""
     loss: float | None = None
-    """Mean loss of rank 0's samples in the last step; None if reading it would block."""
+    """Mean loss of rank 0's samples in the last step; None on a GPU, and if it is not finite."""
 
 
 class LiveProgress:
@@ -68,7 +68,7 @@ class LiveProgress:
         self.step(step, lambda: None)
 
     def step(self, done: int, loss: Callable[[], float | None]) -> None:
-        """Note that `done` steps are taken. The thread calls `loss`, which must not block the
+        """Note that `done` steps are taken. The thread calls `loss`, which must not wait for the
         device."""
         self._at = *self._epoch, done, loss, time.perf_counter()
 

@@ -22,7 +22,7 @@ class Candidate(_Fact):
     """A loader with its options, or an upper limit of loaders, that is to be timed."""
 
     name: str
-    """Such as `native · 2 threads`; unique among the candidates."""
+    """A name such as `native · 2 threads`, unique among the candidates."""
     kind: Literal["loader", "decoding", "reading"]
     """`decoding` and `reading` are limits: decoding alone, and reading the bytes alone."""
     series: str
@@ -36,7 +36,7 @@ class Candidate(_Fact):
 
 
 class Timing(_Fact):
-    """One timing of one candidate after its warm-up, in separate processes."""
+    """One timing of one candidate, after its warm-up, in a new process."""
 
     candidate: str
     repeat: int
@@ -44,11 +44,11 @@ class Timing(_Fact):
     seconds: float
     """Seconds of wall clock for these images."""
     cpu_seconds: float
-    """Processor time of the candidate's processes meanwhile."""
+    """Processor seconds of the candidate's processes during the timing."""
     machine_seconds: float
-    """Processor time of the whole machine meanwhile."""
+    """Processor seconds of all processes of the machine during the timing."""
     start_seconds: float
-    """Wall clock until the first images were ready, including imports."""
+    """Seconds of wall clock until the loader's first images were ready, including its imports."""
 
 
 class Failure(_Fact):
@@ -78,7 +78,7 @@ class Material(_Fact):
 
 
 class LoadingBench(_Fact):
-    """All measurements of one `raysuite bench loaders`."""
+    """All measurements of one call of `raysuite bench loaders`."""
 
     format: int = 1
     name: str
@@ -115,7 +115,7 @@ class LoadingRow:
     cores: Stat | None
     """Processor seconds per second: the number of cores that the candidate keeps busy."""
     others: Stat | None
-    """Number of cores that all other processes of the machine kept busy meanwhile."""
+    """Number of cores that all other processes of the machine kept busy during the timing."""
     start_seconds: Stat | None
     of_decoding: Ratio | None
     """Throughput relative to decoding alone with the same number of threads."""

@@ -33,10 +33,11 @@ Unit = Literal[
     "",
 ]
 Reduction = Literal["mean", "share", "accuracy", "learnt", "all"]
-"""How repeats are reduced. mean: the mean of the runs whose times count; share: the same, for
-values in [0, 1]. accuracy: the mean of runs whose metrics count, with the interval of a finite
-validation set. learnt: the mean of runs whose metrics count. all: like learnt, but None if one of
-these runs lacks the value, because the mean of the other runs would be biased."""
+"""How repeats are reduced. mean: the mean of the runs whose times count. share: this mean for
+values in [0, 1], whose interval stays in [0, 1]. accuracy: the mean of runs whose metrics count,
+with the interval of a finite validation set. learnt: the mean of runs whose metrics count. all:
+like learnt, but None if one of these runs lacks the value, because the mean of the other runs would
+be biased."""
 Table = Literal["variants", "costs", ""]
 
 
@@ -69,7 +70,6 @@ class Metric:
 
     @property
     def column(self) -> str:
-        """The metric's key in files."""
         if self.key:
             return self.key
         return self.name.removesuffix("_seconds") + "_s" if self.unit == "s" else self.name

@@ -92,7 +92,7 @@ def key_name(key: str) -> str:
 
 
 def key_names(keys: Iterable[str]) -> dict[str, str]:
-    """Dotted keys -> their last part, or the whole key if two have the same last part."""
+    """Dotted key -> its last part, or the whole key if another key has the same last part."""
     names = {key: key_name(key) for key in keys}
     counts = Counter(names.values())
     return {key: name if counts[name] == 1 else key for key, name in names.items()}
@@ -106,8 +106,8 @@ def variant_key(plan: Plan) -> str:
 
 
 def current_spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """The spec of an earlier version with today's defaults for newer options, and without removed
-    ones, so that versions can be compared; unchanged if a removed option was used."""
+    """Convert an earlier version's spec for comparisons: newer options get their defaults, removed
+    options are dropped. If the spec uses a removed option, it is returned unchanged."""
     from raysuite.spec.experiment import ExperimentSpec
 
     with contextlib.suppress(ValidationError):
@@ -119,8 +119,8 @@ def series_key(plan: Plan, found: str | None = None) -> str:
     """A key that is equal for variants that differ only in their number of workers.
 
     The key has the spec's device, which may be `auto`, not the device that was used. `found` is the
-    spec's key whose value a batch search found, such as `training.accumulate`: it is left out,
-    because the value depends on the workers.
+    spec's key whose value a batch search found, such as `training.accumulate`: this key is left
+    out, because its value depends on the number of workers.
     """
     spec = copy.deepcopy({key: value for key, value in plan["spec"].items() if key != "seed"})
     spec["resources"].pop("workers")

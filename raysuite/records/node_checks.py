@@ -35,7 +35,7 @@ FILE = "nodes.jsonl"
 
 
 class NodeFigures(BaseModel):
-    """A line of a check's file."""
+    """The figures of one node, which are one line of a check's file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -43,9 +43,9 @@ class NodeFigures(BaseModel):
     when: float
     """Seconds since 1970."""
     figures: dict[str, float]
-    """Figure by its key in CHECKS; figures that could not be measured are left out."""
+    """Key in CHECKS -> figure, without figures that could not be measured."""
     all_reduce_s: float
-    """Seconds of the global all-reduce, the same on all nodes."""
+    """Shortest time of an all-reduce over all nodes, as measured on this node, in seconds."""
     transports: list[str]
     """The transport of the exchange, as `measure.transport` names it."""
     spreads: dict[str, float] = {}
@@ -90,7 +90,7 @@ class Slow:
 
 
 FEWEST = 3
-"""With fewer nodes, no node is reported as slow: if two nodes differ, either may be slow."""
+"""With fewer nodes, no node is reported as slow: of two unequal nodes, either may be slow."""
 _DEVIATIONS = 5.0
 _DEVIATIONS_OF_FEW = 2.0
 """Bound for fewer than eight nodes, whose median absolute deviation is unreliable: with three nodes
@@ -134,7 +134,7 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
 
 
 def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
-    """The figures of all nodes, in the same order as `measure` returns.
+    """Measure all nodes, and return their figures in the order in which `measure` returns them.
 
     While a node seems slow, all nodes are measured again, up to five times, and the best figures of
     each node count. So a node that another program slowed for a moment is not reported.
@@ -148,7 +148,7 @@ def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
 
 
 def _best(tries: Sequence[NodeFigures]) -> NodeFigures:
-    """A node's figures: of each figure the best value over the tries, and the spread over them."""
+    """A node's best value of each figure over all tries, and its spread between the tries."""
     values = {
         check: [each.figures[check] for each in tries if check in each.figures] for check in CHECKS
     }

@@ -27,8 +27,8 @@ class PowerUse(BaseModel):
 
 
 def counter_name(number: float) -> str:
-    """The name of an energy counter, made from its number, which all workers on its host or device
-    have; empty for 0, which means no counter."""
+    """The name of an energy counter, computed from its number. Workers that share the counter have
+    the same number. Empty for 0, which means no counter."""
     return f"{int(number):012x}" if number else ""
 
 

@@ -39,7 +39,7 @@ class RunPredicted(RecordBase):
     run_seconds: Interval | None = None
     """Wall time of the run, with start and validations."""
     joules: Interval | None = None
-    """Energy of an epoch in joules, of devices and of hosts, as far as the calibration has them."""
+    """Energy of an epoch in joules, of devices and hosts, as far as the calibration covers them."""
     memory_bytes: Interval | None = None
     """Largest peak memory of a worker."""
     speed_up: Interval | None = None
@@ -50,7 +50,7 @@ class RunPredicted(RecordBase):
     shares: dict[str, float] = Field(default_factory=dict)
     """Kind -> share of an epoch: computation, communication, overhead, loader, bubble."""
     outside: tuple[str, ...] = ()
-    """Quantities by which the run is outside of the calibrated range; if any, no interval holds."""
+    """Quantities outside the calibrated range; if there are any, no interval is valid."""
     validated: str = ""
     """The errors of earlier predictions of this kind, as text, or a note that there are none."""
     message: str = ""

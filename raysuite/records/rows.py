@@ -148,10 +148,10 @@ class Row:
 
     @cached_property
     def series_key(self) -> str:
-        """A key that is equal for rows that differ only in workers, and in values that follow from
-        them."""
+        """A key that is equal for rows that differ only in the number of workers, and in the value
+        that a batch search found."""
         found = {run.batch.key if run.batch else None for run in self.runs}
-        # if a repeat's spec gives the batch size, the row is grouped with rows whose specs do
+        # if not all repeats were searched, the row is grouped with rows whose specs give the size
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
 
     @property
@@ -199,10 +199,10 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     """Rows in the order of execution, each relative to its baseline.
 
     Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
-    else. With `workers=4`, it is the row of its series with the number of workers nearest to 4. Any
-    other `baseline` is a row's name, or a part of a name such as `single`. Of the rows with this
-    name and with the row's work, the baseline is then the row with the most equal options; if
-    several have as many, a row with the same loader, then with the same strategy.
+    other options. With `workers=4`, it is the row of its series with the number of workers nearest
+    to 4. Any other `baseline` is a row's name, or a part of a name such as `single`. The baseline
+    is then, among the rows with this name and with the same work, the row with the most equal
+    options. A tie is decided by an equal loader, then by an equal strategy.
 
     Raises UserError, with the valid names, if nothing matches `baseline`, and if `workers=4` makes
     each row its own baseline.
@@ -434,7 +434,7 @@ def _against(row: Row, base: Row | None) -> Row:
 
 
 def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
-    """`row`, with ratios to the row that differs only in torch.compile or the strategy's
+    """Add to `row` its ratios to the row that differs only in torch.compile or the strategy's
     wrapper."""
     plan = row.runs[0].plan
     spec, strategy = dict(plan["spec"]), plan["spec"]["strategy"]

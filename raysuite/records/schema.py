@@ -51,8 +51,8 @@ class RunStarted(RecordBase):
 
     @property
     def words(self) -> str:
-        """As text: the epoch, counted from 1, at which the run is resumed, and why it is not a
-        later epoch; and which tensors begin at random in spite of `model.weights`."""
+        """As text: the epoch, counted from 1, at which the run is resumed; why a later checkpoint
+        was not used; and which tensors begin with random values although `model.weights` is set."""
         begun = self.first_epoch or self.first_step
         what = f"resumed at epoch {self.first_epoch + 1}" if begun else "started"
         if self.unread:
@@ -96,13 +96,13 @@ class GateVerdict(RecordBase):
     statistics, logits and loss after one step of the run's own network, against torch."""
     error_network: float | None = None
     """Largest difference of a weight tensor, relative to its update, after two steps in fp32 of the
-    run's own network on small batches, compared with one process that passes the ranks' slices.
-    None if not compared."""
+    run's own network on small batches, compared with one process that computes the slices of all
+    ranks. None if this was not compared."""
     network: str = ""
     """The result for the run's own network, or why it was not compared, as text."""
     network_seconds: float | None = None
-    """Seconds of the comparison on the run's own network; for a cached result, of the original
-    one."""
+    """Seconds of the comparison on the run's own network; for a cached result, seconds of the
+    original comparison."""
     tolerance: float | None
     """Largest `error` that passes. None if the strategy has no exact form: there are then bounds
     for single gradients (see `rule`), but none for trained weights."""
@@ -122,7 +122,7 @@ class SamplesSkipped(RecordBase):
     kind: Literal["samples_skipped"] = "samples_skipped"
     split: Literal["train", "val"]
     samples: int
-    """Samples of the split, including the bad ones."""
+    """Number of samples in the split, including the skipped samples."""
     skipped: int
     """Samples that cannot be read, and are left out on all ranks alike."""
     places: list[str]
@@ -167,8 +167,8 @@ class EpochFinished(RecordBase):
     skipped_steps: int = 0
     """Steps that changed no weight, because gradients overflowed in fp16."""
     attempts: int = 1
-    """Number of attempts in which the epoch's steps were taken: one, and one more for each stop
-    midway. Times of the epoch are sums over attempts, each without its warm-up."""
+    """Number of attempts in which the epoch's steps were taken: 1, plus the number of stops within
+    the epoch. Times of the epoch are sums over attempts, each without its warm-up."""
     images: int
     """Training images (or other units of the task's throughput) of this epoch over all workers,
     without samples that are left out."""
@@ -179,9 +179,9 @@ class EpochFinished(RecordBase):
     steady_seconds: float
     """Device-synchronised time of the steps after the warm-up, on the slowest worker."""
     step_seconds: list[float] = Field(default_factory=list)
-    """Duration of each step after the warm-up, from the end of the step before, with its wait for
-    data, on the slowest worker of that step. On a GPU, the durations are measured by events in the
-    GPU's stream, without synchronisation. Empty in old journals."""
+    """Seconds of each step after the warm-up, on the slowest worker of that step: from the end of
+    the previous step to the end of this step, including the wait for data. On a GPU, the durations
+    are measured by events in the GPU's stream, without synchronisation. Empty in old journals."""
     data_wait_seconds: list[float]
     """Per worker: time in which the training loop waited for its loader in this epoch."""
     validation_seconds: float
@@ -203,10 +203,10 @@ class EpochFinished(RecordBase):
     val_metrics: dict[str, float] = later({})
     """Metrics of other tasks over the whole validation set, by name: see the plan's `task`."""
     elapsed_seconds: float
-    """Seconds from before the first sample was touched to the end of this validation, summed over
-    this attempt and the attempts whose checkpoints it resumed."""
+    """Seconds from the start of training, before the first sample is loaded, to the end of this
+    validation, summed over this attempt and the attempts whose checkpoints it resumed."""
     power: PowerUse | None = None
-    """Energy use of the training; None if none of it can be read, or it was not requested."""
+    """Energy use of the training; None if no counter can be read, or if it was not requested."""
     other_cores: list[float] = Field(default_factory=list)
     """Per worker: cores of its machine that processes other than the workers and their children
     kept busy during the training, on average; Ray and its tasks are included. Empty in old
@@ -239,7 +239,7 @@ class RunCosts(RecordBase):
     small_parameters: int | None = None
     """Parameters in tensors of up to 100,000 values, which ZeRO-3 does not shard; None: unknown."""
     message: str = ""
-    """Why the model could not be counted."""
+    """Why the model's parameters or operations could not be counted."""
     device: str = ""
     """The driver's name of the workers' device; empty for CPUs, and if the devices differ."""
     peak_flops: float | None = None
@@ -301,8 +301,8 @@ class ScriptMeasured(RecordBase):
 class TimeShares(RecordBase):
     """Shares of the time of some steps, measured by a profiler after the timed training.
 
-    Lists hold a value per worker. Computation, exposed communication and exposed data never
-    overlap: the rest of the window is other time.
+    Lists hold a value per worker. The times of computation, exposed communication and exposed
+    loading do not overlap. The rest of the window is other time.
     """
 
     kind: Literal["time_shares"] = "time_shares"
@@ -384,13 +384,13 @@ class StagesMeasured(RecordBase):
     """Number of optimiser steps in the window. An asynchronous pipeline is already full when the
     window begins."""
     partition: list[int]
-    """Blocks per stage."""
+    """Number of the network's blocks in each stage."""
     window_seconds: float
     """Seconds from a barrier before the first step to the end of the last step on the slowest
     worker."""
     forward_seconds: list[float]
-    """Time of forward passes, without waiting for other workers; recomputation counts as
-    backward."""
+    """Seconds of forward passes, without waiting for other workers. Recomputed forward passes count
+    as backward passes."""
     backward_seconds: list[float]
     update_seconds: list[float]
     wait_seconds: list[float]

@@ -1,9 +1,9 @@
 """Make the Records of a training script's run from the measurements of its ranks.
 
 `raysuite.measure.script_steps` writes the ranks' files. A step's time is measured from the end of
-the step before to its own end, on its slowest rank. Steps after the warm-up are left out if another
-loader was read just before (an evaluation), or if the script paused for longer than two steps (such
-as for a checkpoint): their time includes more than a step.
+the previous step to its own end, on its slowest rank. Steps after the warm-up are left out if
+another loader was read just before (an evaluation), or if the script paused for longer than two
+steps (such as for a checkpoint): their time includes more than a step.
 
 Monotonic clocks differ between hosts. Ranks are therefore compared in seconds since the launch,
 which is the same moment on all hosts.
@@ -39,7 +39,7 @@ _PAUSE = 2.0
 
 @dataclass
 class RankLog:
-    """The content of a rank's file, which may be incomplete; times are seconds from launch."""
+    """The content of a rank's file, which may be incomplete; times are seconds since the launch."""
 
     begin: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class RankLog:
     profile: dict[str, Any] = field(default_factory=dict)
     """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
     power: dict[str, Any] = field(default_factory=dict)
-    """The last reading of the energy counters, counted from the first step."""
+    """The last reading of the energy counters, in joules since the first step."""
     end: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -99,7 +99,7 @@ class RankLog:
 
 
 def _count_where_trained(rows: Sequence[list[Any]], column: int) -> None:
-    """Count samples in the step that trains on them, if a loader reads ahead.
+    """If a loader reads ahead, move its counts to the steps that train on the samples.
 
     Accelerate's loader, for example, reads ahead to know which batch is the last: the first step of
     a pass then reads more samples than the others, and the last step fewer by the same number.
@@ -136,7 +136,7 @@ class Steps:
 
 
 def steps_of(logs: Sequence[RankLog], warmup: int) -> Steps:
-    """Return which steps count, and how long each took."""
+    """Find the steps that count, and the seconds that each step took."""
     taken = min((len(log.rows) for log in logs), default=0)
     seconds = [0.0] * taken
     for place in range(1, taken):
@@ -378,7 +378,7 @@ def _starts(marks: Sequence[dict[str, float]]) -> dict[str, list[float]]:
 
 
 def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
-    """Notes that a reader of the figures needs."""
+    """Notes on unequal numbers of steps and on a rank that is slower than the others."""
     notes = []
     numbers = [len(log.rows) for log in logs]
     if len(set(numbers)) > 1:
@@ -438,7 +438,7 @@ def verdict(
     given: int | None,
     alone: Sequence[ScriptMeasured],
 ) -> tuple[GateVerdict | None, list[str]]:
-    """The verdict from the first steps' parameters, batches and losses, with notes.
+    """Check the parameters, batches and losses of the first steps. Return the verdict, and notes.
 
     `given`: samples in a step, if the user gave them. `alone`: measurements of all runs with one
     worker so far. The notes name unusual but allowed findings. The verdict is None if nothing could
@@ -507,7 +507,7 @@ def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
 def _same_samples(
     logs: Sequence[RankLog], steps: Steps, given: int | None, notes: list[str]
 ) -> Iterator[str]:
-    """Yield an error if ranks train on the same samples, as without a sampler that divides them."""
+    """Yield an error if ranks train on the same samples, because no sampler divides them."""
     ranks: dict[tuple[int, ...], list[str]] = {}
     for rank, own in enumerate(zip(*_of_all(logs, "samples"), strict=True)):
         ranks.setdefault(own, []).append(str(rank))

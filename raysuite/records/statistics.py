@@ -121,9 +121,9 @@ def accuracy(values: Iterable[float | None], samples: int) -> Stat | None:
     """Mean accuracy over repeats on a validation set of `samples` images; None without values.
 
     The interval combines Student's t interval over seeds with Wilson's interval for a finite set of
-    images. An end's squared distance from the mean is the sum of both squared distances (MOVER: Zou
-    and Donner 2008, Statistics in Medicine 27:1693, equations 3 and 4). The interval of a single
-    repeat is Wilson's.
+    images. The squared distance of each end from the mean is the sum of the squared distances in
+    the two intervals (MOVER: Zou and Donner 2008, Statistics in Medicine 27:1693, equations 3 and
+    4). The interval of a single repeat is Wilson's.
     """
     stat = summarize(values)
     if stat is None:

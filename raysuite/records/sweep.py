@@ -1,5 +1,4 @@
-"""A sweep's trials, read from its results folder alone: their values, results and costs, and the
-best.
+"""Read the values, results and costs of a sweep's trials from its results folder; rank the trials.
 
 Goals: `accuracy` is the best validation accuracy in [0, 1]; for tasks other than classification,
 `metric` is the best value of the primary metric. `time_to_accuracy` and `time_to_target` are in
@@ -107,7 +106,7 @@ def trial_figures(plan: Plan, records: Sequence[Record]) -> TrialFigures:
 
 
 def wanted_goals(search: dict[str, Any]) -> tuple[Goal, ...]:
-    """The goals of a `search` section that is plain data; trials are ranked by the first goal."""
+    """The goals of a `search` section, given as plain data; trials are ranked by the first goal."""
     return tuple(search.get("goals") or [search.get("goal") or "accuracy"])
 
 

@@ -24,14 +24,14 @@ class Published:
     """A published throughput of ResNet-50 on random images of 224 pixels with DDP."""
 
     gpu: str
-    """A part of the GPU's name."""
+    """Text that occurs in the GPU's name."""
     images_per_s: float
     """Throughput of one GPU."""
     source: str
 
 
 PUBLISHED = (
-    # fp32 with 512 images a GPU from a DataLoader with two processes: slower than bf16
+    # measured in fp32, with 512 images per GPU from a DataLoader with two processes; bf16 is faster
     Published("GH200", 980.0, "github.com/eth-cscs/cscs-reframe-tests pytorch_test_base.py"),
 )
 
@@ -57,20 +57,20 @@ class SiteCheck(BaseModel):
 
 
 class Verdict(BaseModel):
-    """The verdict on one figure."""
+    """The result of checking one figure."""
 
     model_config = ConfigDict(frozen=True)
 
     what: str
     value: float
     reference: float | None = None
-    """The value for comparison; None if there is none yet."""
+    """The value with which `value` is compared; None if there is none yet."""
     source: str = ""
     ok: bool = True
 
 
 def site_check(results: Results, when: float) -> SiteCheck:
-    """A SiteCheck from a suite's results. All of its runs have the same number of workers."""
+    """Make a SiteCheck from the results of a suite whose runs have equal numbers of workers."""
     rows = make_rows(results_figures(results))
     started = [run.started for row in rows for run in row.runs if run.started is not None]
     speeds = {row.name: row.throughput for row in rows}

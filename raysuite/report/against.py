@@ -35,12 +35,10 @@ Side = Literal["ours", "theirs"]
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity that is compared."""
-
     title: str
     unit: Unit
     write: text.Writer | None = None
-    """None: values are written in the multiple of the unit that suits all values of a table."""
+    """Formats a value. If None, all values of a table have the same multiple of the unit."""
 
 
 def _short(value: float) -> str:
@@ -105,7 +103,7 @@ class Line:
     bound: str = ""
     """The word with which a paper states its value, if any: `over`, `under`, `about` or `up to`."""
     ratio: Ratio | None = None
-    """Ours / theirs."""
+    """Our value divided by theirs."""
     basis: Basis = "none"
     source: str = ""
     notes: tuple[str, ...] = ()
@@ -113,7 +111,6 @@ class Line:
 
     @property
     def about(self) -> Quantity:
-        """The quantity that is compared."""
         return quantities(self.task)[self.quantity]
 
     def data(self) -> dict[str, Any]:
@@ -136,7 +133,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A row or value that only one side has."""
+    """A row or value that only one of the two studies has."""
 
     side: Side
     name: str
@@ -222,7 +219,7 @@ def _options(spec: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
 
 
 def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
-    """The figures of a row that are compared. For a baseline, speed-up and efficiency are None,
+    """The figures of a row that can be compared. For a baseline, speed-up and efficiency are None,
     because they are 1 by definition."""
     return {
         "speed_up": None if row.is_baseline else row.speed_up,
@@ -289,7 +286,7 @@ def _row_options(row: Row) -> dict[str, Any]:
 
 
 def _same_baseline(ours: Row, theirs: Row, rows: Sequence[Row], others: Sequence[Row]) -> bool:
-    """Whether the speed-ups of both rows are relative to variants that match."""
+    """Whether the baselines of both rows match, so that their speed-ups are comparable."""
     left = next((row for row in rows if row.name == ours.baseline), None)
     right = next((row for row in others if row.name == theirs.baseline), None)
     return left is not None and right is not None and _key(left) == _key(right)
@@ -355,7 +352,7 @@ class Published:
     """Name of the quantity. Names of times end in `_s`; accuracies and shares are in [0, 1]."""
     value: float
     source: str
-    """Figure, table or text of the paper."""
+    """The figure, table or text of the paper that states the value."""
     high: float | None = None
     """Upper end of a range that begins at `value`."""
     bound: Literal["", "about", "over", "under", "up to"] = ""
@@ -435,7 +432,7 @@ def _csv_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _shares(file: Path) -> Iterator[Published]:
-    """The shares of Aach et al., Table 2, by model, GPUs and loader. The file has percentages."""
+    """The shares in Table 2 of Aach et al., in [0, 1], by model, GPUs and loader."""
     for line in _csv_lines(file):
         for share in ("communication", "io", "computation"):
             yield Published(
@@ -553,7 +550,7 @@ def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio |
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
     """Throughput relative to the row that differs only in its loader, which is `native`. If there
-    is no such row, one that also differs in the image format is used."""
+    is no such row, a row that also differs in the image format is used."""
     if row.runs[0].plan["spec"]["loader"]["name"] == "native":
         return None
     native = [row for row in rows if row.runs[0].plan["spec"]["loader"]["name"] == "native"]

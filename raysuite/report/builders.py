@@ -1,4 +1,5 @@
-"""A suite's plots: lines over a numeric key, bars, and curves over epochs or steps.
+"""Build a suite's plots: lines over the workers or the batch, bars, and curves over epochs or
+steps.
 
 Each function returns None if there is nothing to draw. `plots.py` declares the plots.
 """
@@ -28,7 +29,7 @@ Figure = Callable[[Row], Value | None]
 
 @dataclass(frozen=True)
 class Drawing:
-    """The data that plots are drawn from."""
+    """The rows and the comparison from which plots are drawn."""
 
     rows: Sequence[Row]
     comparison: Comparison | None = None
@@ -37,7 +38,6 @@ class Drawing:
 
     @property
     def task(self) -> TaskFacts:
-        """The task of the rows."""
         return self.rows[0].task if self.rows else CLASSIFICATION
 
     def shown(self, *names: str, axis: str = "") -> Shown:
@@ -107,7 +107,7 @@ def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown
 
 
 def interval_note(values: Iterable[Value | None]) -> str:
-    """Text on the meaning of the points. It mentions intervals only if some are drawn."""
+    """A note on what the points of a plot are. It mentions intervals only if some are drawn."""
     drawn = any(value and value.low is not None for value in values)
     return "means over repeats" + (" with 95 % intervals" if drawn else "")
 
@@ -157,8 +157,8 @@ def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
 
 
 def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
-    """Number of panels side by side: with several facets, the number of values of the last facet if
-    this is two to four; otherwise 2 for four panels, else 3."""
+    """Number of panels in a row. With several facets, it is the number of values of the last facet,
+    if this is 2 to 4. Otherwise it is 2 for four panels, else 3."""
     values = len({written(row, across[-1:]) for row in rows})
     if len(across) > 1 and 2 <= values <= 4:
         return values
@@ -183,7 +183,7 @@ class Over:
     title: str
     value: Callable[[Row], int]
     shared: Sequence[str] = ("strategy", "loader")
-    """Facets that name a line if no facet distinguishes it from others."""
+    """Facets from which a line gets its name if no facet distinguishes it from other lines."""
     log: bool | None = None
     """Whether the axis is logarithmic. None: it is logarithmic if small numbers would be too close
     on a linear axis."""
@@ -334,7 +334,8 @@ def bars(
     Mahon et al. 2020), else one horizontal bar per variant. None if nothing was measured.
 
     `same_y`: whether panels share the axis of values (an epoch of ImageNet takes a thousand times
-    as long as one of MNIST). `by_work`: False gives horizontal bars, True vertical bars or None.
+    as long as one of MNIST). `by_work`: False always draws horizontal bars. True draws vertical
+    bars, or nothing if there is only one data set and network.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
     several = by_work is not False and len({written(row, WORK) for row in rows}) > 1
@@ -447,8 +448,8 @@ def curves(
     returns the curves of runs. Curves that coincide are merged. None if no run has begun.
 
     If intervals are drawn, "with 95 % intervals" is added to "mean over repeats" in `note`.
-    `targets` are dotted lines. `result` is appended to the description. `cut`: end the axis at the
-    highest mean; for intervals that reach far beyond it because repeats are few.
+    `targets` are dotted lines. `result` is appended to the description. `cut`: end the y axis at
+    the highest mean, because intervals of few repeats can reach far beyond it.
     """
     rows = drawing.rows if rows is None else rows
     names = telling(rows, always=panel)
@@ -525,7 +526,8 @@ def by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> 
 
 
 def thinned(curves: Sequence[Curve]) -> list[Curve]:
-    """Shorten long curves: each new point is the mean of equally many points, in all curves."""
+    """Shorten long curves: replace stretches of points by their means. The stretches of all curves
+    are equally long."""
     stretch = max(1, math.ceil(max(len(x) for x, _ in curves) / MOST_POINTS))
     if stretch == 1:
         return list(curves)
@@ -550,7 +552,7 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
 def _merged(
     curves: Mapping[int, Curve], panels: Sequence[str]
 ) -> list[tuple[str, Curve, list[int]]]:
-    """Groups of curves that coincide in a panel: the panel, one curve, and the curves' keys."""
+    """Groups of curves that coincide in a panel: (panel, one of the curves, keys of all curves)."""
     finite = [y for _, ys in curves.values() for y in ys if math.isfinite(y)]
     apart = SAME * (max(finite, default=1.0) - min(finite, default=0.0))
 
@@ -560,8 +562,8 @@ def _merged(
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """Where to look in `places` (second part of the key) for curves that begin near `first`.
-        Curves that begin with a value that is not finite are under None."""
+        """Where `places` may have curves that begin near `first` (the second part of its keys).
+        Curves whose first value is not finite have None there."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))

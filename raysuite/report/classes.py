@@ -1,4 +1,4 @@
-"""How well networks distinguish the classes: a confusion matrix, and a table by class.
+"""Show how well networks distinguish the classes: a confusion matrix, and a table by class.
 
 Both use the last validation, summed over the repeats of a row. If a repeat has no matrix, only the
 last repeat counts.
@@ -23,7 +23,7 @@ _CELL_PX, _LEAST_PX = 18, 160
 
 
 def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
-    """The rows whose repeats have figures for the same classes, each with these figures."""
+    """The rows whose repeats have figures of the same classes, with these figures over repeats."""
     found = []
     for row in rows:
         ends = [run.end for run in row.runs if row.final]

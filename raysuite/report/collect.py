@@ -1,4 +1,4 @@
-"""The figures of a report, from the Records of a results folder."""
+"""Collect the figures of a report from the Records of a results folder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ class Report:
     """Options of the command that differ from the defaults, such as a baseline: the report cannot
     be recomputed without them."""
     comparison: Comparison | None = None
-    """The comparison with another study or a paper, if there is one."""
     sweep: SweepReport | None = None
     """A sweep's figures that are not in the rows; None for a suite."""
     predictions: Predictions = field(default_factory=dict)
@@ -125,7 +124,8 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables of rows (default baselines); not called for a sweep: its rows differ too much."""
+"""Makes tables of rows with default baselines; not called for sweeps, whose rows differ too much.
+"""
 
 
 def collect(
@@ -134,7 +134,8 @@ def collect(
     against: str | None = None,
     further: Further = lambda rows: (),
 ) -> Report:
-    """Collect the report of a results folder, with the tables that `further` makes. Write nothing.
+    """Collect the report of a results folder, with the tables that `further` makes. No file is
+    written.
 
     `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`. `against` is
     `published:PAPER` or another results folder. Raises UserError if `baseline` or `against` is not

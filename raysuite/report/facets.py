@@ -54,7 +54,7 @@ def telling(
     given: Callable[[Row], Hashable] = lambda row: None,
     always: Sequence[str] = (),
 ) -> list[str]:
-    """A few facets that, together with `given`, distinguish all rows.
+    """Choose a few facets that, together with `given`, distinguish all rows.
 
     A facet that follows from earlier facets is left out, such as the precision if each strategy has
     only one. A facet in `always` is included if rows differ in it, even if it follows from `given`.

@@ -155,8 +155,9 @@ class Diagnosis:
     """Loaders that are not shown to be slower than the best loader; with a single timing (n = 1),
     all other loaders."""
     bound: Literal["loading", "hand-over"] | None
-    """What limits the best loader: `hand-over` if `best` reaches the share NEAR of the throughput
-    of `synthetic`, else `loading`. None: `synthetic` was not measured."""
+    """What limits the best loader: `hand-over` (passing batches to the loop) if `best` reaches the
+    share NEAR of the throughput of `synthetic`, else `loading`. None if `synthetic` was not
+    measured."""
     because: str
     """The figures: images/s, shares of the limits, busy cores; or why nothing was delivered."""
     repeated: bool = True
@@ -209,8 +210,8 @@ def diagnose(bench: LoadingBench) -> Diagnosis:
 
 
 def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
-    """Loaders that the intervals do not separate from the best. The intervals hold for all pairs
-    simultaneously, because the best was selected after the measurement."""
+    """Loaders that are not shown to be slower than the best loader. The intervals hold for all
+    pairs simultaneously, because the best was selected after the measurement."""
     stats = [stat for stat in (best, *(stat for _, stat in others)) if stat.n > 1]
     slower: set[Stat] = set()
     if best in stats and len(stats) > 1:

@@ -1,7 +1,7 @@
 """Plots as data: traces, layers and axes. They become one Vega-Lite specification, which the page
 shows, and from which vl-convert makes SVG, PDF and PNG without a browser or a network.
 
-A trace is a dictionary. Its lists are columns of equal length; every other value holds for all of
+A trace is a dictionary. Its lists are columns of equal length; every other value is common to all
 its points. Layers draw the traces of one `kind`:
 
     kind, panel, series    the layers that draw the trace, its panel, its entry in the legend
@@ -108,7 +108,6 @@ class Plot:
         return whole | {"resolve": {"axis": axes, "scale": scales}}
 
     def _height(self) -> float:
-        """Height of a panel, in pixels."""
         if not self.bars_per_label:
             return self.height
         names = {name for trace in self.traces for name in trace["y"]}
@@ -138,7 +137,7 @@ class Plot:
         return {"mark": mark, "transform": transform, "encoding": encoding | own}
 
     def _channel(self, name: str) -> Layer:
-        """The channel `name` by series. The legend shows symbols if there are any, else dashes."""
+        """The channel for one property of series' styles. The legend has symbols, else dashes."""
         if not self.styles:
             return {"field": "color", "type": "nominal", "scale": None, "legend": None}
         kinds = {layer["mark"]["type"] for layer in self.layers}
@@ -270,8 +269,8 @@ WORDS = layer(
 
 
 def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list[Layer]:
-    """Bars with their intervals and repeats. The label is `x` of vertical bars, `y` of horizontal
-    ones."""
+    """Bars with their intervals and repeats. The label is `x` of vertical bars, and `y` of
+    horizontal bars."""
     across, along = ("y", "x") if lying else ("x", "y")
     if stacked:
         return [layer("bar", "bar", TIP | {"order": {"field": "order", "type": "quantitative"}})]

@@ -61,7 +61,7 @@ def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> lis
 MOST_COMPARED = 30
 """Largest number of rows of a group in the plot of ratios to the best."""
 FARTHEST = 1.5
-"""Largest ratio to the best on the axis. Intervals of two or three repeats can reach far beyond."""
+"""Largest ratio on the axis. Intervals of two or three repeats can reach far beyond it."""
 FOREST = [
     p.layer(
         "level",
@@ -158,7 +158,7 @@ def against_best(drawing: Drawing) -> Made:
 
 
 def _ideal_speed_up(drawing: Drawing) -> Ideal:
-    """A function for the ideal lines, one for each number of workers that a baseline has."""
+    """A function that returns a panel's ideal lines, one for each baseline's number of workers."""
     bases = {row.name: row.workers for row in drawing.rows}
     several = len({bases[str(row.baseline)] for row in drawing.rows if row.speed_up}) > 1
 

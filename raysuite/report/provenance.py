@@ -114,7 +114,7 @@ def _utc(time: float) -> str:
 
 
 def provenance_sheets(data: dict[str, Any]) -> list[Sheet]:
-    """The tables of the data that `provenance` returns, without empty ones."""
+    """The non-empty tables of the data that `provenance` returns."""
     return [*filter(None, [times_sheet(data), nodes_sheet(data)]), files_sheet(data)]
 
 

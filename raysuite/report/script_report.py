@@ -1,4 +1,4 @@
-"""The parts of a report that are only for training scripts: work, start and caveats."""
+"""Tables and caveats in the report of a training script: its work in each step, and its start."""
 
 from __future__ import annotations
 

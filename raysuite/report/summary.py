@@ -232,7 +232,7 @@ def _apart(rows: Sequence[Row]) -> list[str]:
 
 
 def _unsettled(rows: Sequence[Row]) -> list[str]:
-    """Runs whose first epoch after the warm-up was slower than all later ones."""
+    """Runs whose first epoch after the warm-up was slower than their later epochs."""
     speeds = {row.name: found for row in rows if (found := _epoch_speeds(row)) is not None}
     named = []
     for name, found in speeds.items():

@@ -1,5 +1,5 @@
-"""The tables of a report: the class of all tables, its formats (terminal, Markdown, CSV, LaTeX),
-and the tables of variants, costs and the gate."""
+"""The tables of a report: the class of a table, its formats (terminal, Markdown, CSV, LaTeX), and
+the tables of variants, costs and the gate."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Column(Generic[Line]):
-    """One column: its title, the text of a line's cell, and its sort key if not the text."""
+    """One column: its title, and functions that return the text and the sort key of a line's cell.
+    If `value` is None, the text is the sort key."""
 
     title: str
     write: Callable[[Line], str]
@@ -285,7 +286,7 @@ def all_metrics(rows: Sequence[Row]) -> tuple[Metric, ...]:
 
 
 def metric_named(name: str, rows: Sequence[Row]) -> Metric:
-    """The rows' metric with this name."""
+    """The metric with this name among the metrics of the rows' tasks."""
     return next(metric for metric in all_metrics(rows) if metric.name == name)
 
 

@@ -30,7 +30,7 @@ def facts_of(options: TaskOptions) -> TaskFacts:
 
 
 def make_task(options: TaskOptions, facts: DatasetFacts) -> Task:
-    """The task for this data set. Raises UserError if its class does not accept `task.options`."""
+    """Make a data set's task. Raises UserError if its class does not accept `task.options`."""
     kind = _class_of(options)
     try:
         return kind(facts, **options.options)

@@ -73,9 +73,9 @@ class Task(ABC):
     """
 
     unit: ClassVar[Unit] = "samples"
-    """The unit of the throughput. `weight` counts tokens; other units are names for samples."""
+    """The unit of the throughput: `tokens`, which `weight` counts, or a name for samples."""
     metrics: tuple[Metric, ...] = ()
-    """At least one metric, declared by the class; an instance may keep only some of these."""
+    """The metrics, at least one, declared by the class; an instance may keep only some of them."""
     primary: ClassVar[str] = ""
     """The metric for the training target, early stopping and sweeps; by default the first
     metric."""

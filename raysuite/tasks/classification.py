@@ -65,7 +65,7 @@ class Classification(Task):
         return images, labels
 
     def tally(self, device: torch.device) -> Tensor | None:
-        """The confusion matrix [true classes, predicted classes]."""
+        """Zeros for the confusion matrix [true classes, predicted classes]."""
         classes = self.dataset.classes
         if classes > MOST_CLASSES:
             return None

@@ -17,7 +17,7 @@ THRESHOLDS = 201
 
 
 def _counts(output: Tensor, targets: Tensor) -> Tensor:
-    """True and false positives, each [THRESHOLDS, labels], and positives [labels]."""
+    """One vector: true and false positives (each [THRESHOLDS, labels]), and positives [labels]."""
     steps = THRESHOLDS - 1
     level = (output.sigmoid().double() * steps).floor().long()  # the highest threshold reached
     labels = targets.shape[1]

@@ -1,4 +1,4 @@
-"""User and password for a cluster's MLflow server: read from a file, sent to that server only.
+"""Read user and password of a cluster's MLflow server from a file; send them to this server only.
 
 MLflow finds `ClusterCredentials` by the entry point group `mlflow.request_auth_provider` if
 MLFLOW_TRACKING_AUTH is raysuite. A cluster's processes have this variable, and `raysuite cluster

@@ -48,7 +48,7 @@ SOURCE = {
 }
 """Tags of every run."""
 _OF_MANY = ("matrix", "search")
-"""Keys of a spec that describe several runs together."""
+"""Keys of a spec that describe the whole experiment, not one run."""
 
 
 class Point(NamedTuple):
@@ -213,7 +213,7 @@ def row_points(rows: Sequence[Row]) -> Iterator[Point]:
 
 
 def mlflow_status(run: RunFigures) -> str:
-    """The run's status for MLflow; a stopped run continues as the same MLflow run."""
+    """The run's status for MLflow. A stopped run keeps its MLflow run when it is resumed."""
     if run.status in ("finished", "pruned"):  # the tag raysuite.status distinguishes them
         return "FINISHED"
     if run.status == "stopped":

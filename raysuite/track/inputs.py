@@ -1,4 +1,4 @@
-"""A run's data set as MLflow's dataset inputs, one for training and one for validation."""
+"""Describe a run's data set as MLflow's dataset inputs, one for training and one for validation."""
 
 from __future__ import annotations
 

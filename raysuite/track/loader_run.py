@@ -1,4 +1,4 @@
-"""A comparison of loaders as one run in MLflow."""
+"""Write a comparison of loaders into MLflow, as one run."""
 
 from __future__ import annotations
 

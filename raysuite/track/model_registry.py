@@ -43,7 +43,7 @@ largest output."""
 
 
 class Network(NamedTuple):
-    """A torch module for inference, with an example of its use."""
+    """A torch module for inference, with example inputs and their outputs."""
 
     module: Any
     """[b, channels, size, size] uint8 -> [b, classes] fp32; or the tensors of another task."""
@@ -59,7 +59,6 @@ class Network(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The description of the registered model."""
         return (
             f"Takes {self.takes}, and gives {self.gives}. Each version's `spec.yaml` trains it "
             "again."
@@ -136,7 +135,6 @@ def _signature(network: Network) -> Any:
 WEIGHTS = "model.pt"
 """File with the trained weights, in the folder of the run's journal."""
 MODEL = "model"
-"""The name of a run's model in MLflow."""
 
 
 @dataclass(frozen=True)
@@ -182,10 +180,10 @@ def register(
 ) -> Registration:
     """Register a run's network as a version of the model `name` (default: the spec's name).
 
-    The run itself is written to MLflow too, if need be. The same weights of the same run are
-    registered only once, however often this is called. If the store is unreachable or broken,
-    nothing is raised: the Registration has the reason. Raises UserError if the network cannot be
-    exported, if the name is invalid, and if the experiment was deleted in MLflow.
+    The run itself is written to MLflow too, if MLflow does not have it yet. The same weights of the
+    same run are registered only once, however often this is called. If the store is unreachable or
+    broken, nothing is raised: the Registration has the reason. Raises UserError if the network
+    cannot be exported, if the name is invalid, and if the experiment was deleted in MLflow.
     """
     if name is not None and (set(name) & set("/:") or not name.strip()):
         raise UserError(f"no model can be called {name!r}: MLflow takes neither '/' nor ':'")

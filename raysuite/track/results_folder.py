@@ -19,7 +19,7 @@ PATIENCE = 60.0
 
 
 def results_id(folder: Path) -> str:
-    """32 hex digits that identify this folder's results, wherever the folder is moved to.
+    """32 hex digits that identify this folder's results, even after the folder is moved.
 
     The first call writes the digits into the folder. If the folder is not writable, they are a hash
     of the plan and the folder's name.

@@ -65,9 +65,9 @@ def _sqlite_file(uri: str) -> Path | None:
 def prepare_store(uri: str) -> None:
     """Make the database of an SQLite store, if there is none.
 
-    It appears with all its tables: MLflow makes them one by one, and cannot use the database of a
-    process that ended before the last one. Raises OSError if the store or its folder cannot be
-    written: MLflow would otherwise try to migrate the store's tables for minutes.
+    The file appears with all its tables at once. MLflow makes them one by one, and cannot use a
+    database in which some are missing. Raises OSError if the store or its folder cannot be written:
+    MLflow would otherwise try to migrate the store's tables for minutes.
     """
     file = _sqlite_file(uri)
     if file is None:
@@ -102,7 +102,7 @@ def without_password(uri: str) -> str:
 
 
 VIEW = "mlflow.sharedViewState."
-"""Prefix of an experiment's tags. The tag VIEW + KEY holds a view of runs; a link has only KEY."""
+"""Prefix of an experiment's tags. The tag VIEW + KEY holds a view of runs; links have only KEY."""
 
 
 def runs_page(uri: str) -> str:

@@ -152,9 +152,9 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
-    """Leave out trials that ended after `now`, the time before journals were read. Otherwise a sync
-    might see a later end and miss an earlier end, and the next sync would give these trials other
-    numbers."""
+    """Leave out trials that ended after `now`, a time before the journals were read. Otherwise a
+    sync might see a later end and miss an earlier end, and the next sync would give these trials
+    other numbers."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
@@ -311,7 +311,7 @@ class Upload:
         return self._read[run_id]
 
     def parent(self) -> Run:
-        """The results folder's own run, created if need be."""
+        """The results folder's own MLflow run. It is created if it does not exist."""
         if "" not in self.known:
             tags = {
                 "raysuite.kind": "sweep" if self.search else "results",
@@ -324,7 +324,7 @@ class Upload:
         return self.known[""]
 
     def child(self, run: RunFigures) -> Run:
-        """The MLflow run of one run, created if need be, with its params and tags."""
+        """The MLflow run of one run. It is created, with its tags, if it does not exist."""
         if run.run_id not in self.known:
             parent = self.parent().info.run_id
             tags = {**run_tags(run, self.id), PARENT: parent}
@@ -423,7 +423,7 @@ class Upload:
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
 
     def _nest(self, parent: Run) -> None:
-        """Nest each run under `parent`: its parent may be another if a user deleted that one."""
+        """Nest each run under `parent`; runs whose parent a user deleted still have that parent."""
         for run_id, run in self.known.items():
             if run_id and run.data.tags.get(PARENT) != parent.info.run_id:
                 self.store.client.set_tag(run.info.run_id, PARENT, parent.info.run_id)
@@ -487,7 +487,6 @@ class Upload:
 
     @cached_property
     def _table(self) -> str:
-        """The view that `page` shows."""
         plans = [] if self.search else self.results.plans()
         if self.search:
             view = trials_view(self.search, self._task, self.id)

@@ -1,1 +1,1 @@
-"""Execute one RunPlan on one worker: no Ray, no MLflow, no command line."""
+"""Execute one RunPlan on one worker, without Ray, MLflow and the command line of `raysuite`."""

@@ -58,11 +58,12 @@ from raysuite.train.resuming import left_alone
 from raysuite.train.stop_together import RequestedEnd, Signals
 from raysuite.train.world import is_peer_loss, world_from_environment
 
-# The batch size of a run without Ray: its trials are recorded in the results folder.
+# Find the batch size of a run without Ray. The trials are recorded in the results folder.
 
 
 def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
-    """The plan with the batch size that its ranks find by trial; `resume` continues a search.
+    """Find the batch size of a plan by trial on its ranks, and return the plan with this size.
+    `resume` continues an earlier search.
 
     All ranks must call it. Raises RunError if no size fits, and if a rank runs out of memory in a
     complete step: the next start with `resume` then tries smaller sizes.
@@ -94,7 +95,7 @@ def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
 
 
 def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results:
-    """A new results folder PARENT/DATE-TIME, which rank 0 makes for all ranks.
+    """Make a new results folder PARENT/DATE-TIME, on rank 0 for all ranks.
 
     All ranks must call it. Raises UserError if the folder cannot be made.
     """
@@ -113,8 +114,8 @@ def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results
 
 
 def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Results:
-    """The newest results below PARENT. Raises UserError if there are none, and if their runs do
-    other work than `plans`, because one table would then contain rows of both."""
+    """Open the newest results below PARENT. Raises UserError if there are none, and if their runs
+    do other work than `plans`, because one table would then contain rows of both."""
     if not parent.exists():
         raise UserError(f"nothing to resume: {parent} is not there; leave --resume out")
     results = Results.open(parent.absolute())
@@ -295,7 +296,7 @@ def _end(plan: RunPlan, results: Results, world: World, error: Exception, began:
         detail=traceback.format_exc(),
     )
     # If several ranks have an error, record only the first. If rank 0 has written a Record after
-    # that failure, record another one: `end_of` takes only the last Record.
+    # that failure, record the failure again: `end_of` takes only the last Record.
     end = results.end_of(plan.run_id)
     if end is None or end.time < began:
         Journal(results.journal_file(plan.run_id)).write(failed)

@@ -3,9 +3,9 @@
 First each rank passes a micro-batch forward and backward without communication, and all ranks
 exchange the result; a rank that runs out of memory does not block the others. The largest size that
 fits is then tried in complete steps, with the optimiser's state and the strategy's buffers. A rank
-that runs out of memory there ends, because the others may wait in a collective that cannot be
-cancelled. The driver starts the ranks again; rank 0 reads from a file which sizes were tried, and
-the search continues with smaller sizes.
+that runs out of memory in such a step ends, because the other ranks may wait in a collective that
+cannot be cancelled. The driver starts the ranks again; rank 0 reads from a file which sizes were
+tried, and the search continues with smaller sizes.
 
 An allocation that does not fit fails on a GPU, but not on a CPU. On a CPU a larger size is tried
 only if memory use at the smaller sizes predicts that it fits.
@@ -39,7 +39,7 @@ from raysuite.train.out_of_memory import is_out_of_memory
 from raysuite.units import human_bytes
 
 _WARM_STEPS = 2
-"""Steps before the timed ones; the optimiser creates its state in the first step."""
+"""Steps before the timed steps; the optimiser creates its state in the first step."""
 _TIMED_S, _FEWEST, _MOST = 0.5, 3, 50
 """Target duration of a timing in seconds, and its minimum and maximum number of steps."""
 _STAGES: tuple[Stage, ...] = ("alone", "together")
@@ -50,8 +50,8 @@ def search_batch(
 ) -> int:
     """Continue the search for the batch size of `plan`, recorded in `tried`, to its end.
 
-    Return the chosen micro-batch; 0 if nothing fits, or if `stopped` became true on rank 0, which
-    reads and writes the file. All ranks must call it.
+    Return the chosen micro-batch; 0 if no size fits, or if `stopped` returned True on rank 0. Only
+    rank 0 reads and writes `tried`. All ranks must call it.
 
     Raises any exception of the model or the strategy. Raises MemoryError if one of several ranks
     runs out of memory in a complete step: the ranks then have to be started again.
@@ -103,8 +103,8 @@ def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | N
 def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
     """A record that `size` will not fit on a worker, if the smaller sizes predict so; else None.
 
-    The peak memory is extrapolated linearly from two tried sizes that fit: the largest one, and the
-    largest one of at most half its size.
+    The peak memory is extrapolated linearly from two tried sizes that fit: the largest size, and
+    the largest size that is at most half as large.
     """
     known = sorted(
         (each for each in tried if each.stage == "alone" and each.fits and each.peak_bytes),

@@ -1,4 +1,4 @@
-"""Build a plan's model and its strategy's engine, for all parts of a run."""
+"""Build a plan's model and its strategy's engine, for training and for the trials before it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _pci(index: int) -> str:
 
 
 def build_model(plan: RunPlan, world: World) -> nn.Module:
-    """The plan's model on this rank's device, with the same weights on all ranks."""
+    """Build the plan's model on this rank's device, with equal weights on all ranks."""
     return _model(plan, world)[0]
 
 
@@ -103,8 +103,8 @@ def step_settings(plan: RunPlan) -> StepSettings:
 def build_engine(
     plan: RunPlan, world: World, strategy: Strategy
 ) -> tuple[Engine, WeightAverage | None, list[str]]:
-    """The engine, the average of its weights if the plan has one, and the names of the tensors that
-    `model.weights` left at their initial values. All ranks must call it."""
+    """Build the engine. Return it, the average of its weights if the plan has one, and the names of
+    the tensors that `model.weights` left at their initial values. All ranks must call it."""
     decay = plan.spec.training.ema_decay
     model, not_loaded = _model(plan, world)
     # a copy of the bare model: frameworks replace its weights, or add hooks to them

@@ -94,8 +94,6 @@ class LoopState(BaseModel):
 
 
 class _Files(BaseModel):
-    """The sizes of a checkpoint's files."""
-
     sizes: dict[str, int]
     """Path relative to the checkpoint's folder -> bytes."""
 
@@ -205,7 +203,7 @@ def _partial(folder: Path) -> Path:
 
 
 def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
-    """Write each rank's random state and buffers within an epoch. All ranks must call it."""
+    """Write this rank's random state and buffers, within an epoch. All ranks must call it."""
     buffers = {name: value.cpu() for name, value in _buffers(models)}
     state = {"draws": draws(world.device), "buffers": buffers}
     torch.save(state, _rank_file(folder, world.rank))
@@ -214,7 +212,7 @@ def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
 def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Tensor] | None:
     """Restore the buffers that `save_rank` wrote, and return the rank's random state.
 
-    A rank without a file (there were fewer ranks) takes rank 0's buffers, and returns None.
+    A rank that has no file (there were fewer ranks) takes rank 0's buffers, and returns None.
     """
     own = _rank_file(folder, world.rank)
     state = read_state(own if own.exists() else _rank_file(folder, 0))

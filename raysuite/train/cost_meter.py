@@ -128,7 +128,7 @@ def _known(values: list[float]) -> list[float | None]:
 
 
 def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
-    """The cost of one image of `plan`, and the workers' peak rate. All ranks must call it."""
+    """Count the cost of one image, and find the workers' peak rate. All ranks must call it."""
     device = _device(world, comm)
     known = peak(device, plan.spec.training.precision, torch.backends.cudnn.allow_tf32)
     cost, message = None, ""

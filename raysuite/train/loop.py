@@ -54,7 +54,7 @@ from raysuite.train.waiting import layers_named
 
 
 class TrainingLoop:
-    """One RunPlan on one rank."""
+    """Trains and validates the network of one RunPlan on one rank, and holds the progress."""
 
     def __init__(self, plan: RunPlan, world: World, strategy: Strategy) -> None:
         self.plan = plan
@@ -130,9 +130,9 @@ class TrainingLoop:
         )
 
     def run_epoch(self, watch: Watch) -> EpochFinished | EndRequest:
-        """Train the rest of an epoch, and validate. The Record is the same on all ranks.
+        """Train the rest of an epoch, and validate. All ranks return the same Record.
 
-        Return a request to stop instead, if there is one: `save` then writes the finished part of
+        If there is a request to stop, return it instead; `save` then writes the finished part of
         the epoch.
         """
         plan = self.plan
@@ -214,7 +214,7 @@ class TrainingLoop:
         value, sign = found.loss, -1
         if name != "loss":
             value, sign = found.metrics[name], self.plan.task.metric(name).sign
-        if math.isnan(value):  # no value is worse
+        if math.isnan(value):  # never an improvement
             return
         if self.best is None or sign * (value - self.best) > early.min_delta:
             self.best, self.best_epoch = value, self.epoch
@@ -310,8 +310,8 @@ class TrainingLoop:
         return self.weighs_batches and self.task.unit == "tokens"
 
     def weighed(self, micro_batches: Sequence[Batch]) -> tuple[list[Batch], float, float]:
-        """(the micro-batches of a step, each with `of_global` set to the weight of the global
-        batch; this weight; this rank's part of it). All ranks must call it."""
+        """Compute the weight of a step's global batch. Return the micro-batches with this weight as
+        `of_global`, the weight, and this rank's part of the weight. All ranks must call it."""
         own = sum(
             float(self.task.weight(unpadded(each.labels, each.real))) for each in micro_batches
         )
@@ -419,7 +419,7 @@ class TrainingLoop:
 def train_labels(
     prepared: Prepared, world: World, comm: Comm, skipped: NDArray[np.bool_] | None
 ) -> NDArray[np.int64]:
-    """The label of each training sample, -1 for `skipped` ones; each rank reads its share.
+    """Read the label of each training sample, -1 for `skipped` samples; each rank reads its share.
 
     All ranks must call it. Raises DataError for a label outside the set's classes.
     """
@@ -573,7 +573,7 @@ def _host_loss(loop: TrainingLoop, total: Tensor, weight: float) -> float | None
 
 
 def first_draws(seed: int, epoch: int, rank: int) -> int:
-    """The seed for an epoch on a rank: dropout differs between ranks, and is the same again after a
+    """The seed for an epoch on a rank: dropout differs between ranks, but does not change if a
     checkpoint is loaded."""
     return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1, np.uint64)[0] >> 1)
 

@@ -16,7 +16,7 @@ _WORDS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED"
 """Messages of CUDA, of torch's CPU allocator (which has no exception class), of cuBLAS, and of a
 loader's processes."""
 _RAYS_WORDS = re.compile("OutOfMemoryError|running low on memory|OOM kill reason")
-"""Messages of Ray's memory monitor, which ends a worker before the system would."""
+"""Messages of Ray's memory monitor, which ends a worker before the kernel would."""
 _RAYS_FIGURES = re.compile(r"Memory on the node \(IP: ([^,)]+).*? was (\S+ used / \S+) limit")
 _RAYS_SHARES = re.compile(r"Selected to kill: .*?memory used=([^,\s)]+)")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -25,7 +25,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error is, or was caused by, a failed allocation."""
-    import torch  # on use: the driver, which needs `ray_out_of_memory` only, does not import torch
+    import torch  # on use: the driver needs only `ray_out_of_memory`, and does not import torch
 
     found: BaseException | None = error
     while found is not None:

@@ -49,7 +49,7 @@ _UNSEEN = (
 
 
 def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
-    """The time shares of `measure.profile_steps` steps, after `measure.warmup_steps` other steps.
+    """Measure time shares of `measure.profile_steps` steps, after `measure.warmup_steps` steps.
 
     All ranks must call it, after training, and all get the same Record. Rank 0 writes `trace`.
     Returns None under nsys, which records these steps itself.

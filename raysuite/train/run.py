@@ -1,4 +1,4 @@
-"""One RunPlan on one worker, from the gate to the last epoch, as a stream of Records."""
+"""Execute one RunPlan on one worker, from the gate to the last epoch, and yield its Records."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def execute(
     losses or weights are not finite after an epoch, or if the ranks hold different weights at the
     end (the run's figures are then not reported). If `requested_end` returns a Stop on rank 0,
     `checkpoint` is called and the last Record is RunStopped: the run can be resumed. After a Prune
-    there is no checkpoint, and the last Record is RunPruned. With `until`, a run with more epochs
-    than that stops after `until` epochs, as on a Stop.
+    there is no checkpoint, and the last Record is RunPruned. A run with more than `until` epochs
+    stops after `until` epochs, with a checkpoint and RunStopped.
 
     Raises ValueError for a plan whose batch size is not yet known.
     """
@@ -108,7 +108,7 @@ class _Attempt:
     """One attempt at a run on this rank, from joining its group to leaving it."""
 
     def __init__(self, plan: RunPlan, world: World, group: ExitStack) -> None:
-        """Join the ranks of the run; closing `group` leaves them and frees everything."""
+        """Join the ranks of the run. Closing `group` leaves them, and frees model and data."""
         self._plan, self._world, self._group = plan, world, group
         self._began = time.perf_counter()
         self._parts: dict[str, float] = defaultdict(float)
@@ -148,7 +148,7 @@ class _Attempt:
         return self._loop
 
     def gate(self) -> GateVerdict:
-        """The verdict on the strategy. Peak memory is counted from the end of the gate."""
+        """Check the strategy by the gate. Peak memory is counted from the end of this check."""
         plan = self._plan
         with self._timed("gate"):
             verdict = strategy_check.check(plan, self._world, self._strategy, self._facts)
@@ -239,7 +239,7 @@ class _Attempt:
         return None
 
     def results(self, model_file: Path | None, trace_file: Path | None) -> Iterator[Record]:
-        """The figures of a whole run, after the check that all ranks hold the same weights."""
+        """Yield the figures of a whole run, after the check that all ranks hold equal weights."""
         plan, world, loop = self._plan, self._world, self.loop
         finished = self._finished()
         # only now are sharded weights gathered, which takes memory that training does not need

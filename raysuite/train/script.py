@@ -31,7 +31,7 @@ number of steps to check, whether energy is measured, the profile, and the launc
 
 
 def output_file(folder: Path, rank: int) -> Path:
-    """The named pipe for a rank's output, if the launcher has made it."""
+    """The path of the named pipe for a rank's output, which exists if the launcher has made it."""
     return folder / f"output-{rank}"
 
 
@@ -41,7 +41,7 @@ slower."""
 
 
 class _Profile:
-    """The time shares of some steps of a script; these steps do not count for the throughput."""
+    """Profiles some steps of a script, which do not count for the throughput."""
 
     def __init__(self, recorder: Recorder, first: int, steps: int, trace: str) -> None:
         from torch.profiler import record_function

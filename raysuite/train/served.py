@@ -58,7 +58,7 @@ class Whole(nn.Module):
 
 
 def served(plan: RunPlan, weights: Path) -> nn.Module:
-    """Like `network_of`, but a classifier takes pixels."""
+    """The network of `network_of`, wrapped so that a classifier takes pixels."""
     network = network_of(plan, weights)
     if not plan.spec.task.classifies:
         return Whole(network).eval()

@@ -26,8 +26,8 @@ MOST_BAD = 0.1
 """The largest share of a split that may be left out. If more samples were left out, the data set
 would no longer be the data set of the spec."""
 MOST_TOLD = 20
-"""Largest number of bad samples that are reported with location and reason; further ones are only
-counted. Also the largest number of reported entries of `lacking`."""
+"""Largest number of bad samples that are reported with location and reason; further bad samples are
+only counted. Also the largest number of reported entries of `lacking`."""
 _LONGEST = 400
 """Largest number of bytes of a location and reason that are sent to the other ranks."""
 
@@ -44,7 +44,7 @@ class Skipped:
 def bad_samples(plan: RunPlan, prepared: Prepared, world: World, comm: Comm) -> Iterator[Skipped]:
     """The samples left out of each split; nothing unless `data.bad_samples` is `skip`.
 
-    All ranks must call it. Raises DataError as `check_samples` does.
+    All ranks must call it. Raises DataError if more than MOST_BAD of a split's samples are bad.
     """
     if plan.spec.data.bad_samples == "skip":
         threads = plan.spec.resources.cpus_per_worker

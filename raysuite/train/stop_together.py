@@ -38,7 +38,7 @@ the time limit."""
 
 
 class Signals:
-    """Whether this process has received a signal to stop, within the context.
+    """Records, within the context, whether this process has received a signal to stop.
 
     `within_s`: seconds from the signal to the deadline; None for no deadline. Repeated signals have
     their usual effect; with `kept`, they have no effect.
@@ -98,7 +98,7 @@ class Stop:
 
     reason: StopReason
     deadline: float | None = None
-    """Time at which the process will be ended, in seconds since 1970; None if it will not."""
+    """Time at which the process will be ended, in seconds since 1970; None without a deadline."""
 
 
 @dataclass(frozen=True)
@@ -139,14 +139,14 @@ class Watch:
         """Call this on every rank before steps of another duration, such as those of a validation.
         The next reduction then follows the first of these steps.
 
-        Otherwise the number of steps until the next reduction, if it was computed from short
-        validation steps, could take half an epoch.
+        Otherwise the next reduction could come only after half an epoch, if the number of steps
+        until then was computed from short validation steps.
         """
         self._left, self._anew = 1, True
         self._met_at, self._steps = time.monotonic(), 0
 
     def step(self) -> EndRequest | None:
-        """Call after each step, on every rank: the request to stop now, or None."""
+        """Return the request if the run has to stop now. Call this after each step on all ranks."""
         self._steps += 1
         if self._pending is not None:
             number, deadline, steps = self._pending().tolist()
@@ -162,7 +162,7 @@ class Watch:
         return None
 
     def end(self) -> None:
-        """Call after the last step, on every rank: wait for a reduction in progress."""
+        """Wait for a reduction in progress. Call this after the last step, on every rank."""
         if self._pending is not None:
             self._pending()
             self._pending = None

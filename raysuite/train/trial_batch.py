@@ -1,4 +1,4 @@
-"""Pass one batch through the network of each plan, forward and backward, before anything starts.
+"""Pass one batch through the network of each plan, forward and backward, before any run starts.
 
     python -m raysuite.train.trial_batch FILE < plans.json
 
@@ -185,7 +185,8 @@ def _untrained(plan: RunPlan) -> dict[str, str]:
 def _network(
     model: str, task: str, data: str, facts: DatasetFacts, memory_format: str
 ) -> Network | str:
-    """What passes in training and in evaluation mode show of the network, or why a pass failed.
+    """The network's properties, found by passes in training and in evaluation mode, or the reason
+    why a pass failed.
 
     A large network is run on torch's meta device if possible, which takes no memory and little time
     except some seconds of imports.
@@ -224,8 +225,8 @@ def _network(
 def examine(
     model: nn.Module, task: Task, memory_format: str = "contiguous", data: str = ""
 ) -> Network:
-    """Pass random samples through a model, or samples of `data` (DataOptions as JSON). Raises
-    UserError, and whatever the model's code raises."""
+    """Find a model's properties by passing random samples through it, or samples of `data`
+    (DataOptions as JSON). Raises UserError, and any exception of the model's code."""
     strides = MEMORY_FORMATS[memory_format]
     model.to(memory_format=strides)
     named = dict(model.named_parameters())

@@ -1,4 +1,4 @@
-"""This process's rank and world size, from torchrun's variables; one process without them."""
+"""This process's rank and world size, from torchrun's variables. The default is one process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PEER_LOSS = ("DistError", "HorovodInternalError")
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Whether an error comes from a failed collective, as after the death of another rank.
+    """Whether an error comes from a failed collective, for example because another rank died.
 
     Gloo raises plain RuntimeErrors, whose messages begin with a place in its source code:
     `[.../gloo/transport/tcp/pair.cc:547] Connection closed by peer`.

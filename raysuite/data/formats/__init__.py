@@ -2,8 +2,8 @@
 
 A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)` and
 `to_check(target, decode, write_index)`. The modules of DETECTED also have `detect(path, names)`,
-which returns the format of the folder `path`, or None. `names` has the names of the entries in and
-below this folder.
+which returns the format of the folder `path`, or None. `names` are the names of the files and
+folders up to three levels below `path`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def count(data: DataOptions) -> Counts:
 
 
 def count_tensors(data: DataOptions) -> Counts:
-    """Like `count`, for a user's own data set whose samples go to the network unchanged."""
+    """Like `count`, for a user's own data set whose samples raysuite does not change."""
     counts: Counts = module_of("tensors").count(data)
     return counts
 
@@ -55,9 +55,9 @@ def count_tensors(data: DataOptions) -> Counts:
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -> Prepared:
     """Prepare the data set on this machine's disk for loading.
 
-    `digits` is written once below `cache` (default: `cache_dir()`) and checked against its
-    checksums; all other sets are read in place, and only their listing is kept in the cache. May be
-    called by any number of processes at once.
+    Most sets are read in place, and only their listing is written below `cache` (default:
+    `cache_dir()`). `digits`, unpacked .gz files of MNIST and converted pickles of CIFAR-10 are
+    written there once, and checked against their checksums. Any number of processes may call this.
 
     Raises DataError if the data set is missing or damaged, or if its counts differ from `facts`.
     """

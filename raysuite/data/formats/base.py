@@ -21,7 +21,7 @@ from raysuite.spec.data_set import DataOptions, root_of
 from raysuite.spec.datasets import NAMED
 
 SHOWN = 20
-"""The most missing files that a message names."""
+"""The largest number of missing files that a message names."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Counts:
     val: int
     classes: tuple[str, ...]
     passed_over: int = 0
-    """The number of ignored entries in an image folder's splits, without hidden entries."""
+    """The number of files and folders of an image folder that are ignored, except hidden ones."""
     vocabulary: int = 0
-    """The number of different tokens, or of classes without names."""
+    """The number of different tokens, or of classes that have no names; 0 for other sets."""
     inputs: str = ""
     """The dtypes and shapes of a sample's inputs, if they are not images: see `DatasetFacts`."""
 
@@ -68,9 +68,8 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
 def files_of(
     data: DataOptions, folders: Sequence[str], names: Sequence[str], packed: str = ""
 ) -> dict[str, Path]:
-    """Find the files `names`, with or without the suffix `packed`. Of `folders` (below the set's
-    folder), the folder with most of these files is used. Raises DataError with the missing
-    names."""
+    """Find the files `names`, with or without the suffix `packed`. Of `folders`, which are below
+    the set's folder, the one with most files is used. Raises DataError that names missing files."""
     root = root_of(data)
     if not root.is_dir():
         raise absent(data, ())
@@ -142,19 +141,18 @@ def _encoded(paths: Sequence[str]) -> NDArray[np.bytes_]:
 
 
 class Source(ABC):
-    """One split's samples by number. All loaders read from a Source. Thread-safe, but must not be
-    shared by processes."""
+    """Reads samples of a split by number. Threads may share a Source; processes must not."""
 
     @abstractmethod
     def read(self, sample: int) -> tuple[Sample, int]:
-        """The image and its label, from 0. Raises DataError, which names file and offset."""
+        """The image and its label (counted from 0). Raises DataError with the sample's place."""
 
     @abstractmethod
     def place(self, sample: int) -> str:
-        """The sample's place, for error messages."""
+        """Where the sample is stored, such as its file and byte offset, for error messages."""
 
     def label(self, sample: int) -> int:
-        """Read only the label, from 0, as fast as the format allows. Raises DataError."""
+        """The label alone, counted from 0, read as fast as the format allows. Raises DataError."""
         return self.read(sample)[1]
 
     def file(self, sample: int) -> str | None:
@@ -175,19 +173,19 @@ class TensorSource(Source):
         DataError, which names the sample's place."""
 
     def weights(self) -> NDArray[np.float64] | None:
-        """[samples] weights in the loss, or None if unknown before the samples are read."""
+        """[samples] weights of the samples in the loss; None if they are not known in advance."""
         return None
 
     def batch(self, numbers: Sequence[int], draw: tuple[int, int] | None = None) -> Any:
-        """(inputs, targets) of several samples, stacked, as CPU tensors; `draw` as in Slice. Raises
-        DataError if they cannot be stacked."""
+        """(inputs, targets) of several samples, stacked to CPU tensors; `draw`: see Slice. Raises
+        DataError if the samples cannot be stacked."""
         samples = [self.sample(number) for number in numbers]
         return self.stacked(self.shown(samples, numbers, draw), numbers[0])
 
     def shown(
         self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
     ) -> list[Any]:
-        """The samples as the network gets them: in training, `draw` selects the augmentation."""
+        """The samples after their augmentation, which is determined by `draw`: see Slice."""
         return samples
 
     def stacked(self, samples: list[Any], first: int) -> Any:
@@ -205,8 +203,7 @@ class OpenFile:
     """A file whose parts can be read in any order, by several threads at once.
 
     Reads go through the system's page cache, which all processes share. A memory map would avoid
-    copying some kilobytes, but would end the process with SIGBUS if the file is cut short or the
-    disk fails.
+    copying some kilobytes, but would end the process with SIGBUS if the file gets shorter.
     """
 
     def __init__(self, path: Path) -> None:
@@ -235,8 +232,8 @@ def files_to_check(
     check: Callable[..., None],
     classes: Sequence[str],
 ) -> Listed:
-    """Make a task for each (split, paths) that `find` returns: it calls `check(part, *paths)`, an
-    importable function. A DataError of `find` becomes a finding.
+    """Make a task for each (split, paths) that `find` returns. The task calls
+    `check(part, *paths)`; `check` must be picklable. A DataError of `find` becomes a finding.
     """
     found: list[tuple[str, Files]] = []
     findings: tuple[Finding, ...] = ()

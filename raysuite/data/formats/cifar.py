@@ -65,14 +65,14 @@ def records(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """labels: from 0, one byte each; planes: the pixels of all images, image by image."""
+    """labels: one byte for each image, counted from 0; planes: PLANES bytes for each image."""
 
     labels: bytes
     planes: bytes
 
 
 def read_batch(path: Path) -> Batch:
-    """A pickled batch, read as data: code in the pickle is not run.
+    """Read a pickled batch without running code in the pickle.
 
     Raises DataError if the file is not a pickle of plain data, or not a batch of CIFAR-10.
     """
@@ -298,7 +298,7 @@ def load(data: bytes) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # for odd escapes in damaged text
-            # checked first: the standard unpickler would allocate as many bytes as a damaged length
+            # The standard unpickler allocates what a damaged length asks for; so check it first.
             for operation, argument, position in pickletools.genops(io.BytesIO(data)):
                 if operation.name.endswith("PUT") and (argument or 0) > len(data):
                     raise ValueError(f"a damaged memo at byte {position}")

@@ -44,14 +44,12 @@ LABEL_FILES = (
 _META = "meta.mat"
 """The devkit's file with the synset of each class number, next to its file of class numbers."""
 _THREADS = 8
-"""Number of folders that are listed in parallel, because network file systems have a high
-latency."""
+"""Number of folders listed in parallel, because network file systems have a high latency."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """The images of a set, in order of class and file name; paths are relative to the set's
-    folder."""
+    """The images of a set, in order of class and file name, with paths below the set's folder."""
 
     root: Path
     classes: tuple[str, ...]
@@ -84,10 +82,10 @@ def find(data: DataOptions) -> Images:
 
 
 def folder_state(data: DataOptions) -> tuple[float, str]:
-    """The latest modification time of the set's folders, in seconds since 1970, and a digest. The
-    digest changes if `find` could return something else: a folder's time changes with its entries.
+    """The latest modification time of the set's folders, in seconds since 1970, and a digest of all
+    these times. The digest changes if files are added or removed, as this changes a folder's time.
 
-    Only the folders are queried; listing their entries would take a thousand times as long. Raises
+    The entries of the folders are not listed: this would take a thousand times as long. Raises
     OSError if a folder is missing.
     """
     root = root_of(data).resolve()
@@ -130,7 +128,7 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
     """The images below `root`; the field `wrong` of the result has the errors in its folders.
 
     Each class needs a training folder with an image; with `skip`, the folder may be empty. Each
-    class needs a validation folder too, unless `val_may_lack` or `skip`.
+    class also needs a validation folder, unless `val_may_lack` or `skip` is True.
     """
     top = _top(root)
     folders = {split: root / f"{top}{split}" for split in SPLITS}
@@ -178,7 +176,8 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
 def _class_mistakes(
     found: Images, split: str, val_may_lack: bool, train_may_lack: bool
 ) -> Iterator[tuple[str, str]]:
-    """(class, message) for each class that `split` lacks or that has no training images."""
+    """(class, message) for each class without a folder in `split`, and, if `split` is train, for
+    each class without images."""
     other = "val" if split == "train" else "train"
     for name in found.classes:
         images = found.splits[split].get(name)
@@ -189,7 +188,7 @@ def _class_mistakes(
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """The names of the images in a folder, and of the other entries that are not hidden. Broken
+    """The names of a folder's images, and of its other entries, without hidden entries. Broken
     links count as images, so that they are reported as bad samples."""
     images: list[str] = []
     others: list[str] = []
@@ -253,8 +252,8 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
     """The synset of each image of a flat folder, from the first file of LABEL_FILES that exists.
 
     The files of the devkit and of TensorFlow have one line per image, in order of file name;
-    Kaggle's has the image names. Raises DataError if there is no such file, or if its number of
-    images or its classes differ.
+    Kaggle's file has the image names. Raises DataError if there is no such file, or if its number
+    of images or its classes differ from those of the folders.
     """
     file = next((path for path in _label_places(root, top) if path.is_file()), None)
     if file is None:
@@ -296,8 +295,8 @@ def _kaggle(images: Sequence[str], file: Path) -> list[str]:
 
 
 def _devkit_names(meta: Path) -> dict[int, str]:
-    """ILSVRC2012_ID -> synset. The devkit numbers classes in an order of its own. It also contains
-    inner nodes of the hierarchy, which are left out, as in torchvision.datasets.imagenet."""
+    """ILSVRC2012_ID -> synset. These class numbers do not follow the synsets' order. Inner nodes of
+    the hierarchy are left out, as in torchvision.datasets.imagenet."""
     import scipy.io
 
     try:
@@ -314,8 +313,8 @@ _CLASSES = "classes.json"
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     """List the images without copying them; the listing is kept below `cache`.
 
-    One process of a node checks whether the set has changed, and the other processes wait for it;
-    an unchanged set is not listed again.
+    One process of a node checks whether the set has changed, and the other processes wait. An
+    unchanged set is not listed again.
     """
     listing = listed_once(data, cache, partial(_kept, data, cache)) / "listing"
     return prepared_of(
@@ -330,7 +329,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 def _kept(data: DataOptions, cache: Path) -> Path:
-    """The folder with the listing of the set in its present state."""
+    """Write the listing of the set, unless the cache has it, and return its folder."""
     try:
         changed, state = folder_state(data)
     except OSError:  # `find` reports what is missing
@@ -365,7 +364,8 @@ class Source(base.Source):
 
     def read(self, sample: int) -> tuple[bytes, int]:
         try:
-            with open(self._path(sample), "rb", buffering=0) as file:  # takes a third of the time
+            # a buffered file would take three times as long
+            with open(self._path(sample), "rb", buffering=0) as file:
                 return file.read(), int(self._listing.labels[sample])
         except OSError as error:
             raise DataError(

@@ -79,9 +79,11 @@ def length(data: DataOptions, split: str, made: Any) -> int:
 
 
 def declared_classes(data: DataOptions, made: Any) -> tuple[str, ...]:
-    """The names in the data set's `classes`, or the numbers below it; empty without `classes`.
+    """The class names in the data set's attribute `classes`; for a number n, the names are 0 to
+    n - 1. Empty without this attribute.
 
-    Raises DataError if they have no order, or, as a dictionary's, one that is not the labels'.
+    Raises DataError unless `classes` is a number or a sequence: a Python set has no order, and the
+    order of a dictionary need not be that of the labels.
     """
     own = getattr(made, "classes", None)
     if own is None:
@@ -97,7 +99,7 @@ def declared_classes(data: DataOptions, made: Any) -> tuple[str, ...]:
 
 
 def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
-    """The class names: the data set's attribute `classes`, or else numbers below `data.classes`.
+    """The names in the data set's attribute `classes`, or else the numbers below `data.classes`.
 
     Raises DataError if both are missing, or if they disagree.
     """
@@ -166,8 +168,8 @@ class Source(base.Source):
 
 
 def _pair(sample: Any, place: str) -> tuple[Any, int]:
-    """The image and the class number of a sample. Raises DataError for a sample of any other form,
-    and whatever the user's code raises."""
+    """The image and the class number of a sample. Raises DataError for a sample of any other form.
+    Exceptions of the user's code are not caught."""
     wanted = "expected (image, class number)"
     if isinstance(sample, Mapping) or not isinstance(sample, Collection) or len(sample) != 2:
         parts = f" of {len(sample)}" if isinstance(sample, tuple | list) else ""
@@ -216,8 +218,9 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
 
 
 def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Part:
-    """Read each sample, then read all again in reverse order from a second instance of the data
-    set. Workers also have separate instances, and read samples in different orders."""
+    """Read all samples, and read them again in reverse order from a second instance of the data
+    set. Workers also have separate instances, and read samples in different orders, so an image or
+    label that differs is an error."""
     part = Part(split)
     classes, channels = prepared.facts.classes, prepared.facts.channels
     first: dict[int, tuple[int, int]] = {}

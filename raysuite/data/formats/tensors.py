@@ -1,8 +1,7 @@
 """The user's own data set for any task but classification: `data_set[i]` -> (inputs, targets).
 
-Inputs and targets are each a tensor, an array, a number, or a tuple or dictionary of these, and go
-to the network and the loss unchanged. `data.augment` is for images with masks: see
-raysuite.data.masks.
+Inputs and targets are each a tensor, an array, a number, or a tuple or dictionary of these. Only
+`data.augment`, for images with masks, changes them: see raysuite.data.masks.
 
 A batch is stacked by torch's `default_collate`, or by the data set's own method `collate`, which
 gets a list of samples and returns (inputs, targets).
@@ -29,7 +28,8 @@ from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of samples in each split, the number of classes if any, and the inputs' shapes.
+    """The number of samples in each split, the number of classes (0 if unknown), and the dtypes and
+    shapes of a sample's inputs.
 
     Raises DataError if a split is empty, or if its first sample is not (inputs, targets).
     """

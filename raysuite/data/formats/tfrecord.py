@@ -3,10 +3,10 @@
 A record is: length (uint64), masked CRC-32C of the length (uint32), the data, masked CRC-32C of the
 data (uint32), all little-endian: https://www.tensorflow.org/tutorials/load_data/tfrecord
 
-The index has a line `offset size` per record, in bytes; the size includes the header. NVIDIA's
-tfrecord2idx writes the same format. An Example is the message in which TensorFlow and DALI store a
-labelled image. The message class is built from the published description, so that neither
-TensorFlow nor a protobuf compiler is needed:
+The index has a line `offset size` per record, in bytes; the size includes lengths and checksums.
+NVIDIA's tfrecord2idx writes the same format. An Example is the message in which TensorFlow and DALI
+store a labelled image. The message class is built here from its published description, so that
+neither TensorFlow nor a protobuf compiler is needed:
 https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
 """
 
@@ -60,7 +60,7 @@ _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
 
 _MOST = 100_000
-"""A larger number in a file name is not taken for the number of shards."""
+"""The largest number of shards that is read from a file name."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
     """The shards of each split, sorted by name, in PATH or one folder below it.
 
     Raises DataError, which names missing and compressed shards. Shards are missing if a split has
-    none, or if the pattern is the default and the names state more shards than exist.
+    no shard, or if its pattern is the default and the file names state more shards than exist.
     """
     root = root_of(data)
     if not root.is_dir():
@@ -99,7 +99,8 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def matching(root: Path, pattern: str) -> list[Path]:
-    """The sorted files (no indices) that match a pattern in `root`, or else one level below."""
+    """The files in `root` that match a pattern, sorted, without indices; if there are none, those
+    in the folders of `root`."""
     for where in (pattern, f"*/{pattern}"):
         found = sorted(
             path
@@ -120,7 +121,7 @@ def _compressed(path: Path) -> bool:
 
 
 def _gaps(paths: Sequence[Path]) -> list[str]:
-    """The names of missing shards: each shard's name states the number of shards."""
+    """The names of missing shards, from the number of shards in the names of the others."""
     there = {path.name for path in paths}
     wanted: set[str] = set()
     for path in paths:
@@ -142,8 +143,8 @@ def index_of(path: Path) -> Path | None:
 def count(data: DataOptions) -> Counts:
     """The number of records in each split, from the indices.
 
-    Raises DataError, which names shards without an index; but with `bad_samples: skip`, their
-    records are counted up to the first damaged one.
+    Raises DataError, which names shards without an index. With `bad_samples: skip`, the records of
+    these shards are counted instead, up to the first damaged record.
     """
     counts = {split: sum(map(len, map(_index, each))) for split, each in _indexed(data).items()}
     empty = [split for split in SPLITS if not counts[split]]
@@ -169,7 +170,7 @@ def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
 def class_names(data: DataOptions) -> tuple[str, ...]:
     """The class names in `classes.txt` next to the shards, or else the class numbers.
 
-    Raises DataError if the file has another number of names than `data.classes`.
+    Raises DataError if the file is empty, or if its number of names is not `data.classes`.
     """
     path = root_of(data) / CLASSES_FILE
     known = NAMED[data.name].facts.classes if data.name in NAMED else data.classes
@@ -191,7 +192,7 @@ def first_label(data: DataOptions) -> int:
 
 
 def walk(path: Path) -> Iterator[tuple[int, int]]:
-    """Find each record without an index: its offset and size in bytes, the header included.
+    """Yield each record's offset and size in bytes, with lengths and checksums, without an index.
 
     Reads only the records' lengths and the lengths' checksums. Raises DataError, which names the
     offset, if a record is cut short or its length is damaged: the records after it cannot be found.
@@ -221,8 +222,8 @@ def cut_short(place: str, present: int, size: int) -> DataError:
 
 
 def _crc(data: bytes) -> bytes:
-    """The CRC-32C of `data`, masked as in records. Without the mask, the CRC of data that contains
-    CRCs is weak (TensorFlow's crc32c.h)."""
+    """The CRC-32C of `data`, masked as in records. The mask is for data that itself contains CRCs,
+    for which the plain CRC is weak (TensorFlow's crc32c.h)."""
     crc: int = google_crc32c.value(data)
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
@@ -252,8 +253,8 @@ def read_index(path: Path) -> NDArray[np.int64]:
 def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
     """The data of the record of `size` bytes at `offset` of an open file.
 
-    Thread-safe and process-safe. Raises DataError, which names `place`, if the record is cut short
-    or a checksum differs.
+    Thread-safe and process-safe. Raises DataError with `place` if the record is cut short or a
+    checksum differs.
     """
     # the index may be damaged too: never read beyond the end of the file
     present = os.fstat(descriptor).st_size - offset
@@ -347,8 +348,7 @@ def decode_example(
 ) -> tuple[bytes, int]:
     """The encoded image and the label of an Example, from the features with the given names.
 
-    Raises DataError, which names `place`, if `data` is not an Example or lacks one of these
-    features.
+    Raises DataError with `place` if `data` is not an Example or lacks one of these features.
     """
     example = _Example()
     try:
@@ -426,7 +426,8 @@ def _index(shard: Shard) -> NDArray[np.int64]:
         listed = read_index(shard.index)
         begins, ends = np.append(listed[:, 0], shard.path.stat().st_size), listed.sum(1)
         apart = begins != np.insert(ends, 0, 0)
-        apart[-1] &= begins[-1] > (ends[-1] if len(ends) else 0)  # a shorter shard is cut short
+        # a shard that is too short is an error later, when its last record is read
+        apart[-1] &= begins[-1] > (ends[-1] if len(ends) else 0)
         if apart.any():
             at = int(np.insert(ends, 0, 0)[apart.argmax()])
             raise DataError(
@@ -482,7 +483,7 @@ class Source(base.Source):
 
 
 Place = tuple[int, int]
-"""Offset and size of a record in bytes, headers included."""
+"""Offset and size of a record in bytes, including lengths and checksums."""
 
 
 def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
@@ -527,7 +528,7 @@ def check_shard(
     write_index: bool,
     count: Count,
 ) -> Part:
-    """Check every record of a shard; `count` is called with each record's bytes.
+    """Check every record of a shard; `count` is called with each record's size in bytes.
 
     labels: the valid labels, or None if unknown; sha256: the file's entry in the manifest, or None.
     """
@@ -564,8 +565,8 @@ def check_shard(
 
 
 def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
-    """The records' places: from the file itself, or, after a damaged length, from the index. Errors
-    in the file and in the index are added to `part`."""
+    """The places of the records, from the shard itself. After a damaged length, they come from the
+    index. Errors in the shard and in the index are added to `part`."""
     found: list[Place] = []
     damage: DataError | None = None
     try:
@@ -601,8 +602,7 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
 
 
 def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: bool) -> None:
-    """Add an error for the index, or, with `write`, write the index again from the places
-    `found`."""
+    """Add an error for the index; with `write`, instead write the index from the places `found`."""
     if not write:
         part.wrong("index", str(path), f"{wrong}; --write-index writes that of a whole shard")
         return
@@ -631,7 +631,8 @@ def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[F
 def name_findings(
     root: Path, names: Mapping[int, str], found: Iterable[tuple[str, int]]
 ) -> Iterator[Finding]:
-    """Findings for class names with several labels in the records and classes.txt (`names`)."""
+    """A finding for each class name that has more than one label. `found`: (name, label) pairs of
+    the records; `names`: label -> name in classes.txt."""
     labels: dict[str, set[int]] = {}
     for name, label in (*found, *((name, label) for label, name in names.items())):
         labels.setdefault(name, set()).add(label)

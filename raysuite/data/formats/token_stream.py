@@ -36,7 +36,7 @@ _SHORT = 2**16
 
 
 class _Stream:
-    """The tokens of several stretches, one stretch after the other."""
+    """The tokens of several stretches (parts of arrays), one stretch after the other."""
 
     def __init__(self, stretches: Sequence[_Stretch]) -> None:
         self._stretches = stretches
@@ -85,7 +85,7 @@ class _Stretch:
 
 def _files(data: DataOptions, split: str) -> list[Path]:
     """SPLIT.txt or SPLIT.bin, or else the sorted .txt or .bin files below the folder SPLIT. Links
-    are followed, the suffix may be in upper case, and what is hidden is left out."""
+    are followed, suffixes may be in upper case, and hidden files and folders are ignored."""
     root, suffix = root_of(data), _SUFFIX[data.form or ""]
     one = root / f"{split}{suffix}"
     found = [one] if one.is_file() else sorted(_below(root / split, suffix, ()))
@@ -146,7 +146,8 @@ def _mapped(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 _MAGIC = b"MMIDIDX\0\0"
 _HEADER = struct.Struct("<9sQBQQ")
-"""Magic, version, kind of number, number of sequences, length of the list of documents."""
+"""The fields of the index's header: magic bytes, version, kind of number, number of sequences, and
+length of the list of documents."""
 _KINDS = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Kind of number -> dtype, for whole numbers."""
 
@@ -209,7 +210,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 class Source(TensorSource):
-    """(inputs [T], targets [T]) int64."""
+    """Reads samples (inputs [T], targets [T]), int64; T is the number of tokens in a sequence."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
         self._tokens = _stream(prepared.data, split)

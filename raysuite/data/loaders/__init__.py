@@ -24,8 +24,8 @@ def make_loader(
 ) -> Loader:
     """The loader that `options` names, for one split, with its batches on `device`.
 
-    `channels_last`: whether a GPU gets images in this memory format. `images`: whether the worker
-    needs images; if False, only labels are read.
+    `channels_last`: whether images on a GPU have torch's memory format channels_last. `images`:
+    whether the worker needs images; if False, only labels are read.
 
     Raises MissingPartError if the loader is not installed, and DataError if the loader cannot load
     this data set on this device.

@@ -24,7 +24,7 @@ from raysuite.spec.loaders import DaliOptions
 
 
 def encoded(data: bytes, channels: int, place: str) -> NDArray[np.uint8]:
-    """The encoded image for DALI. Pillow first converts an image that decoders read differently."""
+    """The encoded image for DALI. Pillow makes a PNG of images that decoders read differently."""
     if header_of(data, place).plain:
         return np.frombuffer(data, np.uint8)
     return np.frombuffer(encode(decode(data, channels, place)), np.uint8)
@@ -41,7 +41,7 @@ KINDS = {
 
 
 def inputs_of(prepared: Prepared) -> list[str]:
-    """The names of those results of `cut` that this data set needs."""
+    """The keys of the result of `cut` that the pipeline of this data set uses."""
     names = ["low", "high"] if prepared.resizes else []
     if prepared.resizes or prepared.augment == "pad_crop_flip":
         names = ["corner", "extent", *names]
@@ -49,8 +49,9 @@ def inputs_of(prepared: Prepared) -> list[str]:
 
 
 def cut(got: Read) -> dict[str, NDArray[Any]]:
-    """For each view: `corner` and `extent` of the whole pixels that it touches, and its box from
-    `low` to `high`, relative to `corner` (all as height, width); `flip`: whether it is mirrored."""
+    """The views as inputs of the pipeline. `corner` and `extent` [b, 2]: the first whole pixel that
+    the view's box touches, and the number of pixels; `low` and `high` [b, 2]: the box's edges
+    relative to `corner`; all as (height, width). `flip` [b]: 1 if the view is mirrored."""
     low = got.views.boxes[:, [1, 0]]
     high = low + got.views.boxes[:, [3, 2]]
     corner = np.floor(low)
@@ -114,7 +115,7 @@ class DaliLoader:
                 self._drop()
                 raise self._explained(slice_, error) from error
             labels = torch.from_numpy(self._labels.popleft())
-            # not copied: the tensor owns its memory, and the next batch gets other memory
+            # No copy is needed: DALI does not write the next batch to the memory of this tensor.
             written = from_dlpack(images.as_tensor())
             yield Batch(
                 images=written.permute(0, 3, 1, 2) if self._channels_last else written,
@@ -154,13 +155,13 @@ class DaliLoader:
         return [images, *(parts[name] for name in self._fed)], got.labels
 
     def _next(self) -> list[Any]:
-        """Called by DALI for each batch; StopIteration ends DALI's epoch."""
+        """The inputs of the next batch, for DALI. StopIteration ends DALI's epoch."""
         inputs, labels = next(self._feed)
         self._labels.append(labels)
         return inputs
 
     def _rewound(self, largest: int) -> Pipeline:
-        """A pipeline at the start of an epoch, for batches of up to `largest` samples."""
+        """The pipeline, reset to the start of an epoch, for batches of up to `largest` samples."""
         pipeline = self._pipeline
         if pipeline is None or pipeline.max_batch_size < largest:
             self._drop()
@@ -257,8 +258,7 @@ class DaliLoader:
         )
 
     def _explained(self, slice_: Slice, error: Exception) -> DataError:
-        """An error that names the image, because DALI at best reports the image's index in the
-        batch."""
+        """An error that names the unreadable image, which DALI's own error does not do."""
         channels = self._prepared.facts.channels
         try:
             got = read(self._source, self._prepared, slice_)

@@ -1,4 +1,4 @@
-"""Load only labels, for workers that need no images: those of a pipeline's later stages."""
+"""Load only labels, for workers of later pipeline stages, which need no images."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ class LabelLoader:
         self._classes = prepared.facts.classes
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice. Raises DataError for a label that is unreadable or outside the
-        classes."""
+        """Yield one Batch per Slice. Raises DataError for an unreadable or invalid label."""
         for each in slices:
             found = [label_of(self._source, sample, self._classes) for sample in each.ids.tolist()]
             labels = torch.tensor(found, device=self._device)

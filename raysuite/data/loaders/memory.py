@@ -71,13 +71,12 @@ class Decoding:
         self._labels = np.zeros(samples, np.int64)
 
     def size(self) -> int:
-        """The bytes of the files to be written."""
+        """The size in bytes of the files that `write` writes."""
         if self._prepared.exact:  # images of other sizes are errors
             self._sizes[:] = self._prepared.facts.image_size
         else:
             self._each(self._measure)
-        # per image: two int64 for the size, one for the offset, one for the label; then file
-        # headers
+        # four int64 per image (width, height, offset, label), and the headers of the .npy files
         return int(self._bytes().sum()) + 32 * self._samples + 4096
 
     def write(self, folder: Path) -> None:
@@ -113,7 +112,7 @@ class Decoding:
         return self._sizes[:, 0] * self._sizes[:, 1] * self._prepared.facts.channels
 
     def _each(self, work: Callable[[int, Sample, int], None]) -> NDArray[np.bool_]:
-        """Call `work` for each sample; return [n] whether reading and `work` succeeded."""
+        """Call `work` for each sample; return [n] bool, False where reading or `work` failed."""
         whole = np.zeros(self._samples, np.bool_)
 
         def do(samples: NDArray[np.int64]) -> None:
@@ -213,7 +212,7 @@ class MemoryLoader:
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
     """`cut_out` for all images [b, H, W, C] at once, for views of the images' size. Images are
-    shifted by whole pixels, with zeros outside, and mirrored where `seen.flips` is True."""
+    shifted by whole pixels, filled with zeros, and mirrored where `seen.flips` is True."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:
@@ -230,7 +229,7 @@ def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
 def key_of(source: Source, prepared: Prepared, split: Split) -> str:
     """A key that changes if the options or the split's files (names, sizes, times) change.
 
-    One process of the node reads the files' sizes and times, and waiting processes use its result.
+    One process of the node reads the files' sizes and times, and waiting processes use its key.
     """
     asked = (split, prepared.form, prepared.facts, prepared.data.model_dump(), prepared.listing)
 

@@ -1,4 +1,4 @@
-"""Decoding on the CPU, by threads of the worker or by processes of PyTorch's DataLoader."""
+"""Decode on the CPU, in threads of the worker or in processes of PyTorch's DataLoader."""
 
 from __future__ import annotations
 
@@ -30,13 +30,11 @@ Room = Callable[[int], Tensor]
 """Number of images -> memory for a batch of them."""
 
 _PART = 16
-"""Images per task: few enough that threads share a batch, and enough that views are drawn
-efficiently."""
+"""Images per task. Larger tasks would leave threads idle; smaller tasks draw views slowly."""
 
 
 class InThreads:
-    """Loads batches ahead in threads that share the work on each batch; with 0 threads, batches are
-    loaded on demand."""
+    """Prefetches batches in threads that share each batch. With 0 threads, loads on demand."""
 
     def __init__(
         self, rendering: Rendering, split: Split, options: NativeOptions, room: Room
@@ -59,7 +57,7 @@ class InThreads:
         try:
             for slice_ in slices:
                 parts = math.ceil(len(slice_.ids) / _PART)
-                # besides `prefetch` batches, as many as keep all threads busy
+                # `prefetch` batches, and as many more as keep all threads busy
                 ahead = self._prefetch + math.ceil(self._threads / parts)
                 for next_ in itertools.islice(coming, max(0, 1 + ahead - len(begun))):
                     begun.append(self._begin(next_))
@@ -90,7 +88,7 @@ class InProcesses:
     """PyTorch's DataLoader, with raysuite's order instead of its sampler."""
 
     def __init__(self, batches: Dataset[Any], options: NativeOptions, pinned: bool) -> None:
-        """`batches[Slice]` returns a whole batch, or a DataError (which it does not raise)."""
+        """`batches[Slice]` returns a whole batch. It returns a DataError instead of raising it."""
         self._order: list[Slice] = []
         self._loader: DataLoader[Any] = DataLoader(
             batches,
@@ -101,8 +99,8 @@ class InProcesses:
             persistent_workers=True,
             multiprocessing_context=process_context(),
             pin_memory=pinned,
-            # The default generator belongs to the model: drawing from it would change dropout, so
-            # that results would depend on the loader.
+            # The model uses the default generator. If the loader used it too, dropout, and so the
+            # results, would depend on the loader.
             generator=torch.Generator(),
         )
 
@@ -135,7 +133,7 @@ class InProcesses:
 
 
 class _Images(Dataset[Loaded | DataError]):
-    """`self[slice_]` is a whole batch, or the DataError of a sample."""
+    """`self[slice_]` returns a whole batch, or the DataError of a sample."""
 
     def __init__(self, rendering: Rendering, split: Split, dtype: torch.dtype) -> None:
         self._rendering, self._split, self._dtype = rendering, split, dtype
@@ -152,7 +150,7 @@ class _Images(Dataset[Loaded | DataError]):
         try:
             labels = self._rendering.write(self._source, slice_, images.numpy())
         except DataError as error:
-            # returned, because DataLoader wraps an exception of a process into a second traceback
+            # returned, because DataLoader adds its own traceback to exceptions of its processes
             return error
         return images, torch.from_numpy(labels)
 
@@ -167,8 +165,8 @@ def process_context() -> multiprocessing.context.ForkServerContext:
 
 
 class NativeLoader:
-    """Decodes with libjpeg-turbo or Pillow, resizes like torch, and normalises while loading or on
-    the device (`transport`)."""
+    """Decodes with libjpeg-turbo or Pillow, and resizes like torch's `interpolate`. The option
+    `transport` decides whether images are normalised by the loading threads or on the device."""
 
     def __init__(
         self,

@@ -33,14 +33,14 @@ is copied to the device; or an error message."""
 _Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
-"""Limit of object store memory per block in progress or prefetched: this many blocks."""
+"""Object store memory for each block that is decoded or prefetched, in blocks."""
 
 
 class RayDataLoader:
     """Decodes in Ray Data tasks on this worker's node, and streams their batches.
 
-    Ray Data's own splits give rows to whichever worker is free. Here, each worker streams a dataset
-    of its own slices, and gets the blocks in the order of these slices.
+    Ray Data's own splits give each row to the worker that is free. Here, each worker streams a
+    dataset of its own slices, and gets the blocks in the order of these slices.
 
     Raises UserError if Ray is not running.
     """
@@ -73,7 +73,7 @@ class RayDataLoader:
             else Normalise(Rendering(prepared, "exact"), device, channels_last)
         )
         self._rows: _Rows | None = None
-        # avoids one or two lines per epoch and worker; Ray Data's log file has them too
+        # avoids one or two lines per epoch and worker, which Ray Data's log file also has
         logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
@@ -121,7 +121,7 @@ class RayDataLoader:
             raise RunError(f"Ray Data failed: {error}") from error
 
     def _load(self, block: Any) -> list[_Row]:
-        """Copy the rows of `_decode_slices` into the batch's memory, in a thread of Ray Data."""
+        """Copy the rows of `_decode_slices` into memory for the device, in a thread of Ray Data."""
         found: list[_Row] = []
         names = block.column_names
         for values in zip(*block.columns, strict=True):
@@ -145,7 +145,7 @@ class RayDataLoader:
         ahead = math.ceil(options.prefetch / per_task)
         parts = [slices[start : start + per_task] for start in range(0, len(slices), per_task)]
         items = [{_SLICES: pickle.dumps(part)} for part in parts]
-        # not from_arrow, which inspects each table in a task that requires a CPU: see below
+        # from_arrow would inspect each table in a task that requires a CPU: see num_cpus below
         dataset = ray.data.from_items(items, override_num_blocks=len(items))
         # Affects only this dataset's copy of the context.
         dataset.context.enable_progress_bars = False
@@ -185,12 +185,12 @@ are not images, `images` holds the pickled inputs and targets."""
 
 _MOST_OPEN = 8
 _open: dict[str, Source] = {}
-"""Name of a loader -> its source. A Ray process serves many loaders, in turn or alternately."""
+"""Name of a loader -> its source. A Ray process can run tasks of several loaders."""
 
 
 def _decode_slices(table: pa.Table, loader: str, prepared: Prepared, split: Split) -> pa.Table:
-    """One row of decoded pixels for each Slice in `table`. Errors are returned as text, because Ray
-    wraps exceptions of tasks into its own tracebacks."""
+    """A table with one row (see _DECODED) for each Slice in `table`. Errors are returned as text,
+    because Ray adds its own tracebacks to exceptions of tasks."""
     rows = [
         _decoded(slice_, loader, prepared, split)
         for row in table.column(_SLICES)

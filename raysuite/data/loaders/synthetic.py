@@ -20,13 +20,13 @@ from raysuite.spec.loaders import SyntheticOptions
 
 
 class SyntheticLoader:
-    """Draws one random batch, and delivers its first samples as every batch; reads no files.
+    """Draws one random batch, and returns its first samples as every batch; reads no files.
 
-    Batches have the requested sizes, and share memory, so they must not be changed. Images are
-    standard normal, similar to normalised images, and labels and tokens are uniform. Validation and
-    training have different values, so that a network that memorises the training values gains no
-    accuracy in validation. Losses are meaningless. If the user's own samples are not images, the
-    first samples of the split are read once.
+    All batches share memory, so they must not be changed. Images are standard normal, similar to
+    normalised images, and labels and tokens are uniform. Validation and training have different
+    values, so that a network that memorises the training values gains no accuracy in validation.
+    Losses are meaningless. If the set is the user's own and has no images, the batch consists of
+    the first samples of the split, which are read once.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SyntheticLoader:
                 numbers = np.arange(count) % prepared.samples(self._split)
                 found = mapped(source.batch(numbers.tolist()), lambda each: each.to(self._device))
             return found[0], found[1]
-        # a separate generator: the default one belongs to the model
+        # a separate generator, because the model uses the default generator
         draws = torch.Generator(self._device).manual_seed(self._seed)
         if facts.sequence:
             tokens, following = torch.randint(

@@ -34,7 +34,7 @@ def _opened(prepared: Prepared, split: Split) -> TensorSource:
 
 
 class _Batches(Dataset[Any]):
-    """`self[slice_]` is a whole batch, or the DataError of a sample."""
+    """`self[slice_]` returns a whole batch, or the DataError of a sample."""
 
     def __init__(self, open_: Callable[[], TensorSource]) -> None:
         self._open = open_
@@ -47,12 +47,12 @@ class _Batches(Dataset[Any]):
         try:
             return self.source.batch(slice_.ids.tolist(), slice_.draw)
         except DataError as error:
-            # returned, because DataLoader wraps an exception of a process into a second traceback
+            # returned, because DataLoader adds its own traceback to exceptions of its processes
             return error
 
 
 class _Here:
-    """Loads batches ahead in threads; without threads, on demand."""
+    """Prefetches batches in threads. With 0 threads, batches are loaded on demand."""
 
     def __init__(self, batches: _Batches, options: NativeOptions | MemoryOptions) -> None:
         self._batches, self._options = batches, options
@@ -87,7 +87,7 @@ class _Here:
 
 
 class TensorLoader:
-    """Stacks samples in the worker, in its threads, or in processes of PyTorch's DataLoader."""
+    """Stacks samples in the training loop, in threads, or in processes of PyTorch's DataLoader."""
 
     def __init__(
         self,
@@ -133,8 +133,7 @@ class HeldLoader(TensorLoader):
 
 
 def _tensor(value: Any) -> Tensor:
-    """Convert a tensor, an array or a number to a contiguous tensor, with the dtype of a stacked
-    batch."""
+    """The value as a contiguous tensor, with the dtype that it has in a stacked batch."""
     if isinstance(value, Tensor):
         return value.detach().contiguous()
     return torch.from_numpy(np.array(value))
@@ -154,7 +153,7 @@ class _Held(TensorSource):
     def __init__(self, source: TensorSource, prepared: Prepared, split: Split) -> None:
         self._source, self._samples = source, prepared.samples(split)
         self._like = source.sample(0)
-        source.stacked([self._like], 0)  # tried here, so that errors are raised now
+        source.stacked([self._like], 0)  # raises now if samples cannot be stacked
         self._first = [*map(_tensor, leaves(self._like))]
         self._read: list[list[Tensor]] = []
         self._share = NodeShare(key_of(source, prepared, split), self._size, self._write)
@@ -162,7 +161,7 @@ class _Held(TensorSource):
         self._all = [self._mapped(number) for number in range(len(self._first))]
 
     def _size(self) -> int:
-        """Read all samples, and return the number of bytes that the files of `_write` may need."""
+        """Read all samples, and return an upper bound of the bytes that `_write` writes."""
         kinds = [each.dtype for each in self._first]
         for number in range(self._samples):
             found = [*map(_tensor, leaves(self._source.sample(number)))]

@@ -1,8 +1,8 @@
 """Write a SyntheticSet to its folder, which exists only once the set is complete.
 
-All files are written chunk by chunk into a hidden folder next to that folder. A line in the hidden
-folder's journal records each complete chunk. When all chunks are complete, the hidden folder is
-renamed (docs/decisions/files-appear-by-rename.md).
+All files are written chunk by chunk into a hidden folder next to the set's folder. The journal in
+the hidden folder has a line for each complete chunk. When all chunks are complete, the hidden
+folder is renamed (docs/decisions/files-appear-by-rename.md).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def paths(synthetic: SyntheticSet, chunk: Chunk) -> Iterator[str]:
 
 
 def image_path(synthetic: SyntheticSet, chunk: Chunk, sample: int, label: int) -> str:
-    """SPLIT/CLASS/NAME; ImageNet's file names are like those of ILSVRC."""
+    """The path SPLIT/CLASS/NAME of an image. For ImageNet, NAME has the form of ILSVRC's names."""
     name = synthetic.class_names[label]
     file = f"{sample:08d}.{'png' if synthetic.quality is None else 'jpg'}"
     if synthetic.name == "imagenet":
@@ -174,8 +174,7 @@ def _cifar_pickle(synthetic: SyntheticSet, files: list[Path], samples: Samples) 
 
 MANIFEST = "manifest.json"
 PLAN, JOURNAL = "plan.json", "chunks.jsonl"
-"""Files that exist only in the hidden folder: the set's parameters, and a line for each complete
-chunk."""
+"""Files in the hidden folder: the set's parameters, and a line for each complete chunk."""
 
 
 def check_place(folder: Path) -> None:
@@ -241,7 +240,7 @@ def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, i
     if plan.is_file():
         try:
             begun = json.loads(plan.read_text("utf-8"))
-        except ValueError:  # the machine failed while it was written
+        except ValueError:  # the file is damaged: the machine failed while it was written
             begun = {}
         if begun != identity(synthetic):
             raise UserError(
@@ -257,8 +256,7 @@ def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, i
 def whole(
     chunk: Chunk, done: dict[tuple[str, int], Written], synthetic: SyntheticSet, work: Path
 ) -> bool:
-    """Whether the journal lists the chunk, and the chunk's files have the size that the journal
-    records."""
+    """Whether the journal lists the chunk, with the size that the chunk's files have."""
     written = done.get((chunk.split, chunk.number))
     if written is None:
         return False
@@ -271,14 +269,14 @@ def whole(
 
 @contextmanager
 def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold an exclusive lock for writing `folder`; the kernel releases the lock when this process
-    ends.
+    """Hold an exclusive lock for writing `folder`; it is released when this process ends.
 
     `waiting` is called once if another process holds the lock.
     """
     path = folder.with_name(f".{folder.name}.lock")
     with ExitStack() as held:
-        with suppress(OSError):  # without locks on this file system, two writers both do the work
+        # if the file system has no locks, two writers both do the work
+        with suppress(OSError):
             try:
                 descriptor = lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -290,7 +288,7 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 
 _SAMPLED = 8
-"""Images that are generated to estimate the size of a set."""
+"""Number of images that are generated to estimate the size of a set."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +302,7 @@ class Made:
     drawn: int
     seconds: float
     digest: str
-    """SHA-256 over the checksums of all chunks; the same for equal sets."""
+    """SHA-256 of the checksums of all chunks; equal sets have equal digests."""
 
 
 def make(
@@ -315,13 +313,13 @@ def make(
     count: Count = lambda images: None,
     waiting: Callable[[], None] = lambda: None,
 ) -> Made:
-    """Write the synthetic data set to `folder`, unless it exists. A killed call is resumed.
+    """Write the synthetic data set to `folder`, unless it exists; resume a call that was killed.
 
     `count` is called with the number of images that are newly written or found complete. `waiting`
     is called once if another process is writing the same folder; this call waits for that process.
 
-    Raises UserError if the folder has other content, unless that is a synthetic set and `force` is
-    given; DataError if the disk is too small or cannot be written.
+    With `force`, another synthetic set in the folder is replaced. Raises UserError if the folder
+    has other content, and DataError if the disk is too small or cannot be written.
     """
     began = time.monotonic()
     folder = folder.expanduser().absolute()
@@ -353,7 +351,8 @@ def make(
 
 
 def expected_bytes(synthetic: SyntheticSet, images: int) -> int:
-    """An estimate of the bytes of `images` images on disk, from a few generated images."""
+    """The approximate size of `images` images on disk, in bytes. For JPEG and PNG, it is estimated
+    from a few generated images."""
     if synthetic.form not in ("folder", "tfrecord"):
         return images * (synthetic.height * synthetic.width * synthetic.channels + 1)
     painter = _painter(synthetic)

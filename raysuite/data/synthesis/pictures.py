@@ -29,9 +29,9 @@ Fourier transform rounds differently."""
 
 @cache
 def fields(side: int) -> list[NDArray[np.float32]]:
-    """FIELDS noise images [side, side, 3] of mean 0 and, averaged over channels, variance 1.
+    """FIELDS noise images [side, side, 3] with mean 0 and variance 1 (averaged over channels).
 
-    They are the same for all seeds; pictures differ in the parts that are cut from them.
+    They are the same for all seeds. The seed decides which parts are cut from them.
     """
     generator = np.random.Generator(np.random.PCG64(20_120_930))
     return [_colour(generator, side) for _ in range(FIELDS)]
@@ -39,8 +39,7 @@ def fields(side: int) -> list[NDArray[np.float32]]:
 
 def field_side(longest: int) -> int:
     """The side, in pixels, of the fields from which pictures with a longer side of `longest` pixels
-    are cut. It is at least 1.5 times `longest`, and a multiple of 256, for a fast Fourier
-    transform."""
+    are cut. It is at least 1.5 times `longest`, and a multiple of 256 (for the FFT)."""
     return 256 * max(1, -(-3 * longest // (2 * 256)))
 
 
@@ -69,13 +68,13 @@ VERSION = 1
 """Increased whenever pictures change."""
 
 _LABELS, _PICTURES, _PATTERNS = range(3)
-"""The first number of a seed names its purpose, so that purposes use different random numbers."""
+"""The first number of a generator's seed, so that these three use different random numbers."""
 
 _CONTRAST = (30.0, 55.0)
 """Range of the standard deviation of the sum of the two fields; pixels are from 0 to 255."""
 _BRIGHTNESS = (95.0, 150.0)
 _PATTERN = (0.1, 0.6)
-"""Range of the factor by which the pattern of the class is multiplied in a picture."""
+"""Range of the factor of the class's pattern in a picture."""
 _PATTERN_SIDE = 32
 _WAVES = 3
 _UPRIGHT_SHARE = 0.25
@@ -88,7 +87,7 @@ class Painter:
         self._of = synthetic
 
     def label(self, split: Split, sample: int) -> int:
-        """The label, from 0. Each block of `classes` samples has every class once, shuffled."""
+        """The label, from 0. Each block of `classes` samples is a random order of the classes."""
         block, place = divmod(sample, self._of.classes)
         return int(_order(self._of.seed, split == "val", block, self._of.classes)[place])
 
@@ -107,7 +106,7 @@ class Painter:
         return self._natural(generator, label, height, width), label
 
     def _natural(self, draw: np.random.Generator, label: int, height: int, width: int) -> Pixels:
-        """The sum of two cuts from 1/f fields and the pattern of the class."""
+        """The sum of cuts from two noise fields and the pattern of the class."""
         side = field_side(max(self._of.width, self._of.height))
         contrast, share = draw.uniform(*_CONTRAST), draw.uniform(0.2, 0.8)  # share of the variance
         weights = contrast * np.sqrt([share, 1 - share], dtype=np.float32)
@@ -141,10 +140,10 @@ def _order(seed: int, val: bool, block: int, classes: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=1000)
 def _pattern(label: int) -> Pixels:
-    """The pattern of a class, [32, 32, 3] around 128: a tint, and waves of one to four cycles.
+    """The pattern of a class, [32, 32, 3] with mean 128: a tint, and waves of one to four cycles.
 
-    It is the same for every seed. A linear model can recognise the waves at their positions; a
-    convolutional model also finds their direction, length and colour anywhere.
+    The pattern is the same for every seed. A linear model can learn the waves at their positions. A
+    convolutional model can also learn their direction, length and colour at any position.
     """
     draw = np.random.default_rng([_PATTERNS, label])
     place = (np.arange(_PATTERN_SIDE) + 0.5) / _PATTERN_SIDE

@@ -22,15 +22,14 @@ SIZES: dict[str, Size] = {
     "imagenet": (500, 375),
     "highres": (512, 512),
 }
-"""Width and height in pixels. For ImageNet this is the most common size; all images of the other
-sets have this size."""
+"""Width and height in pixels. ImageNet's images have many sizes; this is the most common one."""
 
 _SIDES = (8, 2048)
 _QUALITY = {"natural": 88, "noise": 75}
 """JPEG quality. 88 makes images of 500 x 375 pixels about 100 KB; 75 is Pillow's default, as used
 by DDLBench: https://github.com/sara-nl/DDLBench benchmark/generate_synthetic_data.py"""
 _PER_SHARD = {"train": 1251, "val": 391}
-"""Images per TFRecord shard: as many as in 1,024 training and 128 validation shards of ImageNet."""
+"""Images per TFRecord shard, as in ImageNet's 1,024 training and 128 validation shards."""
 _PER_FOLDER_CHUNK = 256
 _PER_CLASS = 10
 """Smallest number of training images per class in sets with more than ten classes."""
@@ -38,7 +37,7 @@ _PER_CLASS = 10
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that a process writes as a unit, and loses if it is killed."""
+    """The part of a set that is written as a unit, and written again if its process was killed."""
 
     split: Split
     number: int
@@ -125,8 +124,8 @@ def plan_synthetic_set(
     """The parameters of a synthetic version of a named set; arguments of None mean official values.
 
     `images` is the number of training images; validation images keep the official proportion, with
-    at least one per class. If classes would have fewer than ten training images, sets with more
-    than ten classes get fewer classes, unless `classes` gives the number.
+    at least one per class. Without `classes`, a set with more than ten classes gets fewer classes
+    if each class would have fewer than ten training images.
 
     Raises UserError, which states the valid values.
     """

@@ -1,4 +1,4 @@
-"""Optuna, through its ask-and-tell interface.
+"""Suggest the values of trials by Optuna, through its ask-and-tell interface.
 
 For each suggestion, the study is rebuilt from the trials' results. The random state of a suggestion
 depends only on the sweep's seed and the trial's number, so a resumed sweep makes the same
@@ -34,13 +34,13 @@ from raysuite.spec.tasks import CLASSIFICATION
 _TAIL = 1e-6
 """Probability of each of the two tails that are cut off a normal distribution."""
 _DIGITS = 6
-"""Significant digits of a drawn number, so that it is readable, and exact in a file."""
+"""Significant digits to which a drawn number is rounded, so that files hold its exact value."""
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
-    """The distribution from which Optuna draws: quantiles for a normal distribution; indices for
-    equally likely steps and for listed values (which may be whole blocks); else numbers in a
-    range."""
+    """The distribution from which Optuna draws numbers for a dimension. The numbers are quantiles
+    for a normal distribution, indices for equally likely steps and for listed values (a value may
+    be a whole block of the spec), and otherwise values in a range."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform":
@@ -77,7 +77,7 @@ def spec_value(dimension: Dimension, found: Any) -> Any:
 
 
 def internal_value(dimension: Dimension, value: Any) -> Any:
-    """The number that Optuna chose, computed from the spec's value."""
+    """The number that Optuna chose, computed from the spec's value: the inverse of `spec_value`."""
     match dimension.kind:
         case "normal" | "qrandn":
             return min(max(NormalDist(*dimension.arguments[:2]).cdf(value), _TAIL), 1 - _TAIL)
@@ -147,7 +147,7 @@ class OptunaAlgorithm:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
 
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
-        """The sampler's suggestion after these trials; None if no further trial is requested."""
+        """The sampler's suggestion after these trials; None if the sweep has all its trials."""
         if len(trials) >= (self._search.trials or 0):
             return None
         number = len(trials) + len(left_out)

@@ -39,8 +39,8 @@ class Population:
         self._document, self._search, self._results = document, search, results
 
     def next_segment(self, plan: RunPlan) -> tuple[RunPlan, Segment | None]:
-        """The next segment of a trial, and its plan with the values for that segment; the whole
-        trial if the sweep has no population."""
+        """The plan of a trial with the values for its next segment, and that segment. If the sweep
+        has no population, return the unchanged plan and None, which means the whole trial."""
         if not isinstance(self._search.scheduler, PbtScheduler):
             return plan, None
         turns = turns_of(self._results.records(plan.run_id))
@@ -55,14 +55,14 @@ class Population:
         )
 
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
-        """The trials that wait at the end of an interval and may continue: none before every trial
-        to be compared with them has arrived, and then all. The decision on each trial is then in
-        its journal.
+        """The ids of the trials that wait at the end of an interval and may continue. No trial may
+        continue before all trials to be compared have reached the end of the interval; then all
+        may, and the decision on each trial is written to its journal.
 
-        `plans`: all of the population; `left`: trials whose workers and driver have ended.
-        Decisions are only written to the journals of `left`, because a driver that still runs
-        expects the end of its trial as the last line of the journal. Raises RunError if a
-        checkpoint cannot be copied.
+        `plans`: the plans of the whole population; `left`: the ids of trials whose workers and
+        driver have ended. Decisions are only written to the journals of `left`, because a driver
+        that still runs expects the end of its trial as the last line of the journal. Raises
+        RunError if a checkpoint cannot be copied.
         """
         journals = {plan.run_id: self._results.records(plan.run_id) for plan in plans}
         unfinished = [plan for plan in plans if self._results.end_of(plan.run_id) is None]
@@ -134,7 +134,7 @@ class Population:
 
 
 def _behind(records: Sequence[Record]) -> int:
-    """Number of epochs at the end of the last interval that a run has completed."""
+    """Number of epochs that a run had trained at the end of its last completed interval."""
     turns = turns_of(records)
     return held_after(records) or (turns[-1].epoch + 1 if turns else 0)
 
@@ -173,7 +173,7 @@ def _checkpoint_name(run_id: str, took: RunJudged | None) -> str:
 
 
 def _copy(results: Results, run_id: str, took: RunJudged) -> Path:
-    """The path of the copy of another run's checkpoint that a run has taken."""
+    """The path of a run's copy of the checkpoint that it took from another run."""
     return checkpoint_folder(results, f"taken-{run_id}-after-{took.epoch + 1}")
 
 

@@ -1,4 +1,4 @@
-"""Early stopping of trials: Ray Tune's schedulers, with the journals as input.
+"""Stop trials early by Ray Tune's schedulers, whose input is read from the journals.
 
 A scheduler does not kill a trial: its decision is written to the results folder, the workers end
 between two steps, and rank 0 records the decision. In a resumed sweep, the scheduler gets the
@@ -39,7 +39,7 @@ ORDER = "epoch-order.jsonl"
 """File in the results folder: run, epoch and time of each EpochFinished, in the order in which the
 scheduler got them. This order can differ from the order of the times."""
 _ORDER_BEFORE = "heard.jsonl"
-"""The file's name in results of earlier versions."""
+"""Name of the ORDER file in results of earlier versions."""
 
 _EpochKey = tuple[str, int, float]
 _EPOCH_KEY: TypeAdapter[_EpochKey] = TypeAdapter(_EpochKey)
@@ -82,7 +82,8 @@ rule ignores infinities."""
 
 
 class JournaledScheduler(FIFOScheduler):
-    """Passes each epoch to the scheduler once, and asks workers to stop runs that are to end."""
+    """Passes each epoch to Ray Tune's scheduler once. If the scheduler ends a run, asks the run's
+    workers to stop."""
 
     def __init__(self, search: SearchOptions, results: Results, most_epochs: int) -> None:
         super().__init__()
@@ -109,8 +110,8 @@ class JournaledScheduler(FIFOScheduler):
                 self._scheduler.on_trial_add(None, TuneTrial(plan.run_id))  # type: ignore[arg-type]
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
-        """Pass the journals' epochs to the scheduler: first the epochs that it got in earlier
-        attempts, in the same order as then, then all other epochs, by time."""
+        """Pass the journals' epochs to the scheduler. The epochs that it got in earlier attempts
+        come first, in their original order; all other epochs follow, by time."""
         for plan in plans:
             self.add(plan)
         epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]

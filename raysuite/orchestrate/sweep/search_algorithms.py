@@ -23,7 +23,7 @@ def search_algorithm_of(search: SearchOptions) -> Drawn | OptunaAlgorithm:
 
 
 def draws_replacements(search: SearchOptions) -> bool:
-    """Whether infeasible values are replaced by others; False for a grid, which has no others."""
+    """Whether infeasible values are replaced by newly drawn values; False for a grid."""
     return search.trials is not None and not any(each.grid for each in search.space.values())
 
 

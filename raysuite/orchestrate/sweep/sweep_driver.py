@@ -1,4 +1,4 @@
-"""The driver of a sweep: Ray Tune runs in its own thread, the listener in the caller's thread."""
+"""Drive a sweep: Ray Tune runs in its own thread; the listener is called in the caller's thread."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(
 ) -> Stop | None:
     """Run the trials that RESULTS/search.json requests and that have not ended yet.
 
-    Return the request that stopped the sweep before its end, if any. `resume`: the results contain
+    Return the request that stopped the sweep before its end, or None. `resume`: the results contain
     trials of an earlier attempt; unfinished trials are resumed first, from their checkpoints.
     """
     found = results.search()
@@ -83,7 +83,7 @@ def run(
 
 
 def _with_events(listener: Listener, events: SimpleQueue[RunPlan | str]) -> Listener:
-    """A listener that handles in this thread what Ray Tune's thread puts into the queue."""
+    """A listener whose `poll` also handles the events that Ray Tune's thread has queued."""
 
     def poll() -> None:
         while not events.empty():
@@ -109,7 +109,7 @@ def _tuner(
 
     from raysuite.orchestrate.sweep.trial import Setting, run_trial
 
-    # without Ray's messages on each trial's end and on Tune's files, which repeat the journals
+    # switch off Ray's messages on ended trials and on Tune's files, which repeat the journals
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     own = {name: value for name, value in os.environ.items() if name.startswith("RAYSUITE_")}

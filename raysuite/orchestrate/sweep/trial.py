@@ -1,4 +1,4 @@
-"""One trial of a sweep, in an actor of Ray Tune: the driver of its run's worker group."""
+"""Run one trial of a sweep in an actor of Ray Tune, which drives the trial's worker group."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from raysuite.records.judged import held_after
 # A batch size that is not known is searched for on the trial's own workers, before its run.
 
 FOLDER = "batches"
-"""Folder in the results folder, during a batch search."""
+"""Folder in the results folder, which exists during a batch search."""
 
 
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
-    """The plan with its batch size, after writing the search into its journal. If no size was
-    found, return None and record the reason, unless the sweep was asked to stop.
+    """Search for a plan's batch size, write the search to the run's journal, and return the plan
+    with the size. Return None after recording why no size was found, and if the sweep was stopped.
 
     `deadline`: time at which the search is ended, in seconds since 1970.
     """
@@ -59,9 +59,9 @@ def _why(error: RunError) -> tuple[FailReason, str]:
     return ("out_of_memory" if isinstance(error, NothingFitsError) else "error"), str(error)
 
 
-# Workers that serve one trial after the other, in the Ray Tune process that drives these trials.
-# Ray Tune reuses that process for the next trial. Its worker group stays as long as trials with
-# equal resources follow within a few seconds; it ends when a trial fails, or when no trial follows.
+# Ray Tune reuses the process that drives a trial for the next trial. This process keeps its worker
+# group, as long as trials with equal resources follow within a few seconds. The worker group ends
+# when a trial fails, or when no trial follows.
 
 _SERVE = "raysuite.orchestrate.worker:serve"
 _IDLE_S = 5.0
@@ -88,9 +88,10 @@ class WarmWorkers:
         self._thread = threading.Thread(target=self._fit, name="ray-train", daemon=True)
 
     def start(self, plan: RunPlan, segment: Segment | None, deadline: float | None) -> bool:
-        """Start a run, or a segment of it; return False if these workers cannot take it.
+        """Start a run, or a segment of it; return False if these workers have ended or the run
+        needs other resources.
 
-        A `deadline`, in seconds since 1970, ends the workers.
+        The workers are ended at `deadline`, in seconds since 1970.
         """
         is_new = self._thread.ident is None
         if not is_new and len(groups([self._first, plan], one_node=False)) > 1:
@@ -144,8 +145,8 @@ class WarmWorkers:
             self.error = error
 
     def _jobs(self) -> dict[str, Any]:
-        """The address at which new workers find their jobs, and the number of the first of these
-        jobs, which is the current one."""
+        """Arguments of new workers: the address of the Mailbox with their jobs, and the number of
+        the current job, with which they begin."""
         with self._lock:
             return {"mailbox": self._mailbox.address, "first": self._number}
 
@@ -239,7 +240,7 @@ _workers: WarmWorkers | None = None
 def _start(
     plan: RunPlan, results: Results, deadline: float | None, segment: Segment | None
 ) -> WarmWorkers:
-    """Start the run on the workers of the previous trial, or on new ones."""
+    """Start the run on the workers of the previous trial if possible, else on new workers."""
     global _workers
     if _workers is None or not _workers.start(plan, segment, deadline):
         _release()

@@ -36,11 +36,11 @@ from raysuite.records.sweep import TrialFigures, trial_figures, wall_seconds
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 
-# Which trials fit on the cluster at the same time: no worker and no GPU is counted twice.
+# Compute which trials fit on the cluster at the same time; no CPU and no GPU is counted twice.
 
 
 def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
-    """Whether the nodes can hold the workers of all running trials and of the wanted one.
+    """Whether the nodes can hold the workers of all running trials and of the trial `wanted`.
 
     The largest workers are placed first, each on a node with enough free resources. Ray may place
     them differently; a trial's workers then wait, because Ray never allocates more than there is.
@@ -58,7 +58,7 @@ def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
     return True
 
 
-# Leaving Ray Tune's loop at once, before Ray is shut down.
+# Leave Ray Tune's loop at once, before Ray is shut down.
 
 
 class TuneShutdown(Callback):
@@ -117,7 +117,7 @@ class TrialSource(Searcher):
         self._known_nodes: Sequence[Node] = ()
         self._read_at = -math.inf
         self.stopped = False
-        """Whether the driver ends, so that no further trial starts."""
+        """Whether the driver is ending; no further trial is then started."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return an empty state, because `notify` cannot be pickled. The state that Ray Tune saves
@@ -158,7 +158,8 @@ class TrialSource(Searcher):
         return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Store the plan that a trial has after its batch search; the scheduler handles epochs."""
+        """Store the plan that a trial reports after its batch search. Reports of epochs are
+        ignored."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate(json.loads(result["plan"]))
@@ -215,8 +216,8 @@ class TrialSource(Searcher):
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether no further trial can start now. The next one is chosen later, when more results
-        are known."""
+        """Whether no further trial can start now. If so, the next trial's values are chosen later,
+        when more results are known."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
@@ -241,8 +242,8 @@ class TrialSource(Searcher):
         return not wrong
 
     def _decide(self) -> RunPlan | None:
-        """The next feasible plan. Values without a valid spec are reported; a plan that cannot be
-        executed here is recorded as infeasible."""
+        """Choose the next feasible plan. Values without a valid spec are reported; a plan that
+        cannot be executed here is recorded as infeasible."""
         if self._all_decided:
             return None
         left_out, known = 0, self._trials()

@@ -7,9 +7,9 @@ to the newest weights. The schedule decides which version a pass uses. BatchNorm
 statistics have only one version, that of the newest pass.
 
 Autograd saves the weight tensors for the backward pass, but no copies of their values. Before a
-backward pass, the stash therefore sets the tensors to the values of the earlier version. If a
-version is still needed, its update changes a copy. n versions take n times the memory of the
-weights.
+backward pass, the stash therefore sets the tensors to the values of the earlier version. If the
+current version is needed later, the next update changes a copy of the weights. n versions take n
+times the memory of the weights.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class AsynchronousEngine(PipelineEngine):
 
     def execute(self, operations: Iterator[Operation], micro_batches: Sequence[Batch]) -> Tensor:
         total = super().execute(operations, micro_batches)
-        # earlier sends have ended: gradients for their micro-batches have returned since
+        # earlier sends have ended, because the gradients of their micro-batches have returned
         self._sent(left=2 * self.schedule.micro_batches + 4 * self.schedule.workers)
         return total
 
@@ -86,7 +86,7 @@ class AsynchronousEngine(PipelineEngine):
 
 
 class Stash:
-    """Versions of weights: the newest is in the weights themselves, older versions are copies."""
+    """Versions of the weights: the newest is in the model's tensors, older ones are kept here."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         self._weights = weights

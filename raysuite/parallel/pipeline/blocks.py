@@ -1,4 +1,4 @@
-"""Divide a network into a flat list of blocks; it can be cut between any two blocks."""
+"""Divide a network into a list of blocks; a pipeline can be cut between any two of them."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Block:
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
-    """The blocks of `model`, each with parameters: parts without parameters join the block before.
+    """The blocks of `model`. Parts without parameters belong to the block before.
 
     Supported are raysuite's CIFAR ResNets, torchvision's ResNets, VGGs and MobileNetV2,
-    nn.Sequential, and any module with a method `layers()` that returns its parts in the order of
-    calls. A part is a module, a function without weights, or a sequence of these that is not cut.
+    nn.Sequential, and any module with a method `layers()` that returns its layers in the order of
+    calls. A layer is a module, a function without weights, or a sequence of both that is not cut.
 
     Raises UserError for any other model, and for a parameter that is in no part or in two.
     """
@@ -101,8 +101,8 @@ _IN_16_BITS = {
     *("bmm", "addmm", "baddbmm", "prelu", "scaled_dot_product_attention"),
 }
 _IN_32_BITS = {"layer_norm", "group_norm", "softmax", "log_softmax", "cross_entropy"}
-"""Functions that torch.autocast computes in 16 or 32 bits on a GPU ("Automatic Mixed Precision
-package", CUDA op reference); only those that networks call."""
+"""Functions that networks call and that torch.autocast computes in 16 or 32 bits on a GPU
+("Automatic Mixed Precision package", CUDA op reference)."""
 
 
 class _Formats(TorchFunctionMode):
@@ -126,8 +126,8 @@ class _Formats(TorchFunctionMode):
 
 
 def sent_bytes(blocks: Sequence[Block], x: Tensor, lower: torch.dtype | None) -> list[int]:
-    """The bytes of each block's output for one sample of `x`, which may be on the meta device;
-    `lower`: the dtype of mixed precision."""
+    """The bytes of each block's output for one sample. `x`: a batch, which may be on the meta
+    device; `lower`: the 16-bit dtype of mixed precision, or None."""
     found = []
     with torch.no_grad(), _Formats(lower) if lower else nullcontext():
         for block in blocks:

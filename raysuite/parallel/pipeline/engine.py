@@ -1,13 +1,13 @@
 """The base of the pipeline engines: micro-batches pass through the stages of a network.
 
 The ranks of a copy of the pipeline are consecutive, in the order of its stages. The first stage
-loads the images of that copy's micro-batches. All ranks load the labels, and thus know how many
-samples they receive. The last stage computes the loss and counts the samples. Micro-batches may
-therefore differ in size, and equal those of one process that accumulates gradients.
+loads the images of the copy's micro-batches. All ranks load the labels, and thus know how many
+samples they receive. Micro-batches may therefore differ in size, and are those of one process that
+accumulates gradients. The last stage computes the loss and counts the samples.
 
-Activations go to the next stage and their gradients to the stage before, with one process group for
-each direction and chunk, so that transfers between two ranks of a group are in the order of
-micro-batches.
+Activations go to the next stage, and their gradients to the stage before. There is one process
+group for each direction and chunk (see `Schedule`), so that transfers between two ranks of a group
+are in the order of micro-batches.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Groups:
 
 
 class Pipeline(TorchGroupStrategy):
-    """Gradients equal those of one process that accumulates over the micro-batches; asynchronous
-    schedules apply them late."""
+    """Gradients equal those of one process that accumulates over the micro-batches. Asynchronous
+    schedules apply them some steps later."""
 
     def __init__(self, options: PipelineOptions) -> None:
         self.options = options
@@ -125,7 +125,7 @@ class Pipeline(TorchGroupStrategy):
 
 @dataclass
 class Measured:
-    """Timings and bytes of a worker's operations, on request: see `PipelineEngine.measured`."""
+    """Times and bytes of a worker's operations, recorded in `PipelineEngine.measured` if set."""
 
     clock: Callable[[], float]
     """Time in seconds, read after the device has finished its work."""
@@ -237,9 +237,9 @@ class PipelineEngine(TorchEngine):
 
     def _ask(self, operation: Operation, samples: Sequence[int], ahead: bool = False) -> None:
         """Begin to receive an operation's input from another stage, in the order of operations.
-        `samples`: the size of each micro-batch of the step. `ahead`: begin before the operation's
-        turn, but only if the shape is known and the two ranks have exchanged data before. Their
-        first transfer makes the connection, which blocks until both ranks take part."""
+        `samples`: the size of each micro-batch of the step. `ahead`: whether the operation's turn
+        has not come yet. Data are then received only if their shape is known and the two ranks have
+        exchanged data before, because their first transfer blocks until both ranks take part."""
         stage = operation.stage
         if operation in self._asked:
             return
@@ -268,7 +268,7 @@ class PipelineEngine(TorchEngine):
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Record the time in the context's block as waiting for another worker."""
+        """Record the time within the context as time of waiting for another worker."""
         began = self._now()
         with communication():
             yield
@@ -289,7 +289,8 @@ class PipelineEngine(TorchEngine):
         if stage and not recompute:
             given.requires_grad_()
         with torch.no_grad() if recompute else self.graph(operation):
-            # the second pass needs the same input, which an in-place first layer would change
+            # a clone, because the first layer may change its input in place, and the repeated pass
+            # needs the same input
             made.result = self._through(stage, given.clone() if recompute else given)
             if stage == self.last:
                 made.result, summed = self.loss(batch, made.result)
@@ -452,8 +453,7 @@ class PipelineEngine(TorchEngine):
         return first + self.schedule.worker(stage, micro_batch)
 
     def _given(self, images: Tensor, operation: Operation) -> Tensor:
-        """The input of a stage: `images` [b, C, H, W], or activations [b, ...] of the stage
-        before."""
+        """The input of a stage: `images`, or activations [b, ...] of the stage before."""
         if operation.stage == 0:
             return images.contiguous(memory_format=MEMORY_FORMATS[self.settings.memory_format])
         return self._received(operation)
@@ -505,8 +505,8 @@ class PipelineEngine(TorchEngine):
         return 1
 
     def average_gradients(self) -> None:
-        """Average gradients over copies of the pipeline. If a copy has several workers for a stage,
-        each of them holds a part of the copy's sum."""
+        """Average gradients over copies of the pipeline. If a stage has several workers in a copy,
+        each has the gradients of some micro-batches, and these are added."""
         gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
         self._reduce(gradients, self.replicas)
 
@@ -522,8 +522,7 @@ class PipelineEngine(TorchEngine):
             each.copy_(mean.view_as(each))
 
     def _gathered(self) -> dict[str, Tensor]:
-        """The whole model's state on the CPU, collected from the stages of this copy. All ranks
-        must call this."""
+        """The whole model's state on the CPU, from all stages. All ranks must call this."""
         own, found = _tensors(self.model), {}
         for held in self._held:
             value = torch.empty(held.shape, dtype=held.dtype)
@@ -559,7 +558,7 @@ class PipelineEngine(TorchEngine):
 
 
 class SynchronousEngine(PipelineEngine):
-    """In each step the pipeline runs until empty, then all stages are updated."""
+    """In each step, the pipeline runs until it is empty; then all stages are updated."""
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         set_lr(self.optimizer, lr)
@@ -576,8 +575,8 @@ class SynchronousEngine(PipelineEngine):
 
 
 class _MeasuredComm(TorchComm):
-    """Records the time of collectives as waiting: stages wait for each other when gradients are
-    clipped or checked for fp16 overflow."""
+    """Records the time of collectives as waiting. Stages wait for each other when gradients are
+    clipped or checked for overflow in fp16."""
 
     def __init__(
         self, device: torch.device, waiting: Callable[[], AbstractContextManager[object]]

@@ -39,13 +39,13 @@ class BlockCosts:
 
 
 def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -> list[int]:
-    """The number of blocks in each stage: contiguous stages of at least one block that minimise the
-    largest cost.
+    """The number of blocks in each stage. Stages are contiguous and have at least one block; the
+    largest cost of a stage is minimal.
 
-    `cost(stage, begin, end)` is the cost of blocks [begin, end) as a stage. The result is exact:
-    dynamic programming over (stages, first blocks), in O(stages * count^2). Among equally good
-    partitions, the one with shorter earlier stages is returned. Raises UserError with fewer blocks
-    than stages.
+    `cost(stage, begin, end)` is the cost of a stage with the blocks [begin, end). The minimum is
+    found by dynamic programming over (stages, first blocks), in O(stages * count^2). Among equally
+    good partitions, the one with shorter earlier stages is returned. Raises UserError if there are
+    fewer blocks than stages.
     """
     if count < stages:
         raise UserError(
@@ -70,8 +70,9 @@ def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -
 def stage_sizes(
     options: PipelineOptions, blocks: Sequence[Block], costs: Sequence[BlockCosts] | None = None
 ) -> Sequence[int]:
-    """The number of blocks in each stage, balanced by `costs` if measured. Raises UserError if the
-    network has fewer blocks than stages, or not as many blocks as `options.partition` states."""
+    """The number of blocks in each stage. `costs`: the measured costs by which stages are balanced;
+    by default, parameters are balanced. Raises UserError if the network has fewer blocks than
+    stages, or not as many blocks as `options.partition` states."""
     schedule = options.pipeline()
     if options.partition != "auto":
         if sum(options.partition) != len(blocks):
@@ -93,10 +94,10 @@ def stage_cost(
 ) -> Callable[[int, int, int], float]:
     """The cost function that `partition` balances.
 
-    time: seconds per micro-batch for each worker of the stage. memory: bytes of all versions of the
-    weights, of gradient and momentum, and of the activations of all micro-batches in flight. If the
-    stage recomputes activations, its inputs for these micro-batches are counted instead, plus the
-    activations of one micro-batch.
+    time: seconds per micro-batch, divided by the number of workers of the stage. parameters: bytes
+    of the weights. memory: bytes of all versions of the weights, of gradient and momentum, and of
+    the activations of all micro-batches in flight. If the stage recomputes activations, these are
+    the activations of one micro-batch, and the stage's inputs for all micro-batches in flight.
     """
 
     def sums(values: Sequence[float]) -> list[float]:
@@ -115,7 +116,8 @@ def stage_cost(
         def size(stage: int, begin: int, end: int) -> float:
             part, activations = stage % parts, kept[end] - kept[begin]
             if recompute and schedule.delay(schedule.worker(part, 0)):
-                given = costs[begin - 1].output_bytes if begin else 0  # images belong to the loader
+                # images of the first stage are not counted: they are in the loader's memory
+                given = costs[begin - 1].output_bytes if begin else 0
                 activations += held[part] * given
             else:
                 activations *= held[part]
@@ -139,7 +141,7 @@ def measured_costs(
 def block_costs(
     model: nn.Module, blocks: Sequence[Block], images: Tensor, autocast: Callable[[], object]
 ) -> list[BlockCosts]:
-    """The costs of each block with `images` [b, C, H, W]: medians of a few passes.
+    """The costs of each block for `images` [b, C, H, W]; times are medians of five passes.
 
     Leaves torch's random state and the model's buffers unchanged.
     """

@@ -22,7 +22,7 @@ LEAST = 8
 FEW = 30
 """With fewer trials, the estimate is called rough."""
 RESAMPLES = 20
-"""Number of bootstrap samples of the trials; each has a random forest and a seed."""
+"""Number of bootstrap samples of the trials. A random forest is fitted to each sample."""
 TREES = 16
 MIDDLE = 0.8
 """Share of the bootstrap samples whose importances lie between the whiskers of the plot."""

@@ -70,7 +70,7 @@ class Study:
 
     @property
     def goal(self) -> Goal:
-        """The goal that trials are ranked by."""
+        """The goal by which trials are ranked."""
         return self.goals[0]
 
     @cached_property
@@ -79,11 +79,9 @@ class Study:
 
     @cached_property
     def task(self) -> TaskFacts:
-        """The task of all trials."""
         return next((trial.figures.task for trial in self.trials), CLASSIFICATION)
 
     def told(self, goal: Goal) -> Told:
-        """The format of a goal."""
         return told(goal, self.task)
 
     @property
@@ -125,7 +123,6 @@ class Study:
 
     @property
     def worker_seconds(self) -> float:
-        """Worker-seconds of all trials."""
         return math.fsum(trial.worker_seconds for trial in self.trials)
 
     @property

@@ -56,7 +56,7 @@ def rank_colors(ranked: Sequence[TrialFigures]) -> dict[int, str]:
     return {each.number: color for each, color in zip(ranked, (BEST, *shades), strict=False)}
 
 
-# Properties that all marks of a trial have in common.
+# Tooltips, search texts and line styles of trials, which are the same in all plots.
 
 
 def told(study: Study, trial: TrialFigures) -> str:
@@ -87,7 +87,7 @@ def _line(
 ) -> Trace:
     """A trial's line: faint if the trial was stopped early, dotted if the trial has no rank."""
     best, pruned = trial is study.best, trial.status == "pruned"
-    dash = [1, 0] if trial.number in colors else [2, 3]  # in each point, as lists are columns
+    dash = [1, 0] if trial.number in colors else [2, 3]  # per point: lists are columns
     return p.trace(
         "trial",
         [each | {"step": each["x"], "dash": dash} for each in points],
@@ -122,7 +122,7 @@ def _trial_layers(markers: bool = True) -> list[p.Layer]:
 # Parallel coordinates: a value's position between 0 and 1, and the axis's ticks.
 
 ABSENT = -0.12
-"""Position on a key's axis of trials without a value: they do not meet the key's condition."""
+"""Position, on a key's axis, of trials without a value (the key's condition does not hold)."""
 NOT_SET = "unset"
 
 Ticks = list[tuple[float, str]]
@@ -199,7 +199,7 @@ def _numbers(
 MOST_AXES = 12
 """Largest number of keys that are drawn; lines between more axes could not be followed."""
 LEAST = 2
-"""Smallest number of begun trials that are drawn; with fewer, there is nothing to compare."""
+"""Smallest number of trials that have begun; with fewer trials, there is nothing to compare."""
 
 
 def parallel(study: Study) -> Plot | None:
@@ -341,7 +341,7 @@ def _ends(study: Study) -> Iterator[Trace]:
 
 
 def _taken(study: Study) -> Iterator[Trace]:
-    """The points at which a trial took the weights of another."""
+    """The points at which a trial took the weights of another trial."""
     for trial in study.trials:
         for turn in trial.taken:
             if turn.value is not None:

@@ -157,8 +157,8 @@ def best_spec(study: Study, trial: TrialFigures) -> str:
     """The sweep's spec with this trial's values and seed, and without the search.
 
     If a trial changed its values during training, the spec uses the last values in all epochs, and
-    a comment at its head states this. If the command line of the sweep set other keys, the spec in
-    the trial's plan, with every default, is returned instead.
+    a comment at the top of the file states this. If the command line of the sweep set other keys,
+    the spec in the trial's plan, with every default, is returned instead.
     """
     plan = _last_plan(trial)
     spec = _from_base(study, trial)
