@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.synthetic_data import NodeEnd
     from raysuite.spec.data_set import DataOptions
 
-# The progress bar of the verbs for data.
+# The progress bar.
 
 
 def cpus() -> int:
@@ -40,8 +40,8 @@ def cpus() -> int:
 
 @contextmanager
 def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr; none if `hidden`, or if stderr is not a terminal. Yields a function
-    to report progress: its arguments are the number of units done since its last call and,
+    """Show a progress bar on stderr, unless `hidden` or stderr is not a terminal. Yields a function
+    that reports progress; its arguments are the number of units done since its last call and,
     optionally, a new title."""
     console = stderr()
     if hidden or not console.is_terminal:
@@ -70,7 +70,7 @@ def synthetic_sets_of(file: Path, scale: str | None) -> list[tuple[SyntheticSet,
     """The synthetic data sets that the runs of a spec read, each with its folder. Only
     the data sets that the spec's `synthetic_data` names are synthetic.
 
-    Raises SpecError for mistakes of the spec, and UserError for an impossible synthetic data set.
+    Raises SpecError for mistakes in the spec, and UserError for a data set that cannot be made.
     """
     from raysuite.data.synthesis import plan_synthetic_set
     from raysuite.plan import expand

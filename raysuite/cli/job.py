@@ -67,7 +67,7 @@ def _chosen(name: str | None) -> ClusterFolder:
 
 
 def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
-    """Print what the job prints, unless `silent`, until it has ended; then print its final state.
+    """Print the job's output, unless `silent`, until the job has ended; then print its final state.
 
     Raises KeyboardInterrupt on Ctrl-C, after printing how to follow the job again.
     """
@@ -89,7 +89,7 @@ def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
 
 
 def ending(job: Job) -> str:
-    """One line on how a job ended."""
+    """One line that states how a job ended."""
     if job.status == "SUCCEEDED":
         return f"job {job.id} succeeded"
     if job.status == "STOPPED":

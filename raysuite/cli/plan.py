@@ -1,4 +1,4 @@
-"""`raysuite plan`: all runs of a spec, before any is started."""
+"""`raysuite plan`: print all runs of a spec, and start none."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
 
 
 def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
-    """A drawing of each distinct schedule, in which a backward pass takes twice as long as a
+    """Lines that draw each distinct pipeline schedule; a backward pass is drawn twice as long as a
     forward pass."""
     from raysuite.spec.schedules import bubble, in_flight, timeline, versions_held
 

@@ -1,4 +1,4 @@
-"""The display of runs and trials in progress, made from their journals only."""
+"""The display of runs and trials in progress, made only from files that the runs write."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Tail:
         self._size_bytes = self._count = 0
 
     def new(self, journal: Path) -> list[Record]:
-        """The Records of the complete new lines; if the journal is damaged, only the last
-        Record."""
+        """The Records of the complete new lines; if the journal is damaged, only the Record that
+        states the damage."""
         size = journal.stat().st_size if journal.exists() else 0
         if size == self._size_bytes:
             return []
@@ -84,7 +84,7 @@ STYLES: dict[Status, str] = {
 
 
 class RunState:
-    """One run or trial, from its Records so far."""
+    """The state of one run or trial, computed from its Records so far."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
@@ -188,7 +188,8 @@ LOG_SECONDS = 60.0
 
 
 class LiveView(ABC):
-    """A live display on a terminal, otherwise lines. `json`: as JSON; `quiet`: failures, stops.
+    """A live display on a terminal; elsewhere, a line for each event. With `json` every Record is
+    printed as a line of JSON; with `quiet` only failures and stops are printed.
 
     The live part is shown while the context is open. Earlier Records of resumed runs are counted
     but not printed.
@@ -216,7 +217,7 @@ class LiveView(ABC):
 
     @property
     def total(self) -> int:
-        """The number of all runs, including those to come."""
+        """The number of all runs, including those that have not begun."""
         return len(self.runs)
 
     @property
@@ -285,7 +286,7 @@ class LiveView(ABC):
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
 
     def without_driver(self) -> None:
-        """Show the runs as no process executes them any longer."""
+        """Show running runs as stopped, because no process executes them any longer."""
         self._is_driven = False
         for run in self.runs:
             if run.status == "running":

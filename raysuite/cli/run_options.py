@@ -115,8 +115,8 @@ Scale = Annotated[
 
 
 def head_to_join(ctx: typer.Context, address: str | None) -> str | None:
-    """Callback of an option. Raises UserError for the address of the jobs' server, which
-    `raysuite cluster status --env` exports."""
+    """Check an option's address. Raises UserError for a URL: `raysuite cluster status --env`
+    exports the URL of Ray's job server, but a command joins HOST:PORT."""
     if address and address.startswith(("http://", "https://")):
         verb = ctx.command_path.partition(" ")[2]
         raise UserError(
@@ -246,7 +246,6 @@ def numbers(option: str, given: str, least: int = 1) -> list[int]:
 
 
 def gpus_before(address: str | None) -> int | None:
-    """The number of GPUs for which runs are planned before Ray is connected. None means this
-    machine's GPUs. For an existing cluster the number is so large that it does not limit the
-    plans."""
+    """The number of GPUs for which runs are planned before the driver connects to Ray. None means
+    this machine's GPUs. For an existing cluster the number is so large that it limits no plan."""
     return sys.maxsize if address else None

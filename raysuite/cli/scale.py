@@ -1,4 +1,4 @@
-"""`raysuite scale`: how the user's own, unchanged training script scales."""
+"""`raysuite scale`: measure how the user's own, unchanged training script scales."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def scale(
 
 
 CHECKED_STEPS = 10
-"""The number of steps that `--check` compares."""
+"""The number of first steps after which `--check` compares the ranks' parameters."""
 
 
 def _name(command: list[str]) -> str:

@@ -92,8 +92,7 @@ class SweepProgress(LiveView):
             self._best = self.best()
 
     def time_left(self, now: float) -> str:
-        """An estimate: trials to come are assumed to take as long as trials that ended during this
-        display."""
+        """An estimate from the mean time of the trials that ended since this display began."""
         pace, to_come = self.pace(), self.total - self.ended
         return "" if pace is None or not to_come else f"about {about(pace * to_come)} left"
 

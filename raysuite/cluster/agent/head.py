@@ -175,7 +175,7 @@ _PATIENCE_S = 180.0
 late."""
 _LOOK_EACH_S = 5.0
 _SUBMIT_S = 15.0
-"""Timeout in seconds: Ray's job server itself waits up to 10 s for its agent on the head."""
+"""Timeout in seconds. It is longer than the 10 s for which Ray's job server waits for its agent."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class Resuming:
         ]
 
     def _hand_in(self, dashboard: Dashboard, waiting: _Waiting) -> None:
-        # look for the job first: an earlier submission with a late answer may have succeeded
+        # look for the job first: an earlier submission may have succeeded after its timeout
         if all(each.id != waiting.job for each in dashboard.jobs()):
             place, command = str(waiting.resume.folder), shlex.join(waiting.resume.words)
             dashboard.submit(f"cd {shlex.quote(place)} && exec {command}", waiting.job)

@@ -62,8 +62,8 @@ def clear_local(folder: ClusterFolder, cluster: Cluster, tell: Callable[[str], N
 
 
 def _not_ours(node: Node) -> str:
-    """Why a temporary folder is not the folder that this user's agent made; empty if this user's
-    agent made it."""
+    """Why the temporary folder of `node` is not the one that the node's agent made; empty if the
+    agent made it, or if it is gone."""
     temp = Path(node.temp)
     try:
         found = temp.lstat()
