@@ -212,7 +212,7 @@ def forward(
 
     with forwarded(login, cluster) as folder:
         head = folder.head()
-        assert head is not None  # else there is nothing to forward
+        assert head is not None  # `forwarded` has checked this
         print_text(exports(client_environment(folder, head)))
         print_text("the tunnel is open until Ctrl-C", error=True)
         folder.wait()

@@ -16,7 +16,7 @@ JobPhase = Literal["waiting", "running", "gone", "unknown"]
 
 @dataclass(frozen=True)
 class JobState:
-    """The known state of the allocation, or of the local agent."""
+    """The state of a cluster's SLURM job or, without SLURM, of its process."""
 
     phase: JobPhase
     state: str = ""

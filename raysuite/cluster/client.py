@@ -297,7 +297,7 @@ class Status:
     state: State
     job: JobState
     nodes: tuple[Node, ...]
-    """The nodes of the cluster's current start, or of the last start if there is no current one."""
+    """The nodes of the cluster's current start; if it does not run, the nodes of its last start."""
     head: Head | None
     alive: Alive | None
     why: str
@@ -342,8 +342,8 @@ _FAILED = re.compile(r" *([0-9]+): raysuite: ([A-Za-z0-9_-]+): (.+)")
 
 
 def _failed_by_log(folder: ClusterFolder, job: str) -> list[Node]:
-    """Nodes of the job's last start whose failure is recorded only by a line in SLURM's log. They
-    could not write a state file, for example because they cannot access the folder."""
+    """Nodes of the job's last start whose failure is recorded only by a line in SLURM's log. Such a
+    node could not write a state file, for example because it cannot access the folder."""
     found: dict[str, Node] = {}
     is_ours = True  # the log also contains earlier jobs
     for line in _tail(folder.slurm_log):
@@ -447,8 +447,8 @@ def _launched(folder: ClusterFolder, job: JobState) -> str:
 
 
 def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:
-    """Whether the cluster's job is a process, and the cluster has recorded its end. False for
-    SLURM, which may start a job again."""
+    """Whether a cluster without SLURM has recorded its end. False with SLURM, which may start a job
+    again."""
     ended = first is not None and first.state in ("ended", "failed")
     return cluster.is_process and (ended or folder.over.exists())
 

@@ -76,8 +76,8 @@ class ClusterFolder:
 
     @property
     def over(self) -> Path:
-        """A file for the batch script and the nodes; it exists once the head's agent has ended or
-        was killed."""
+        """A file that exists once the head's agent has ended or was killed. The batch script and
+        the other nodes look for it."""
         return self.path / "over"
 
     @property
@@ -87,9 +87,9 @@ class ClusterFolder:
 
     @property
     def ending(self) -> Path:
-        """A file that a signal to the head's agent creates, and the agent's next start removes.
-        SLURM sends the signal to all processes of a job. By this file, the drivers of suites know
-        that the signal ends the cluster."""
+        """A file that the head's agent creates when a signal ends it, and removes at its next
+        start. SLURM sends such a signal to all processes of a job; if this file exists, the drivers
+        of suites know that the whole cluster ends."""
         return self.path / "ending"
 
     @property

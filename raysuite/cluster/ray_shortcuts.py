@@ -36,7 +36,7 @@ class UnavailableError(Exception):
 
 
 def enabled() -> bool:
-    """Whether shortcuts are used, as far as this version of Ray supports them."""
+    """Whether the environment variable leaves the shortcuts on."""
     return os.environ.get(SHORTCUTS, "1") != "0"
 
 

@@ -63,7 +63,8 @@ def find_site(name_or_path: str | os.PathLike[str]) -> Site:
 
 
 LONGEST_SCRATCH = 40
-"""Maximum length in characters: paths of Ray's sockets are about 65 longer, and limited to 107."""
+"""Maximum length of a scratch folder's path, in characters. Ray's sockets are below this folder:
+their paths have about 65 characters more, and may have 107."""
 _OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"}
 _TIMEOUT_S = 60.0
 _SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)

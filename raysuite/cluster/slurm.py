@@ -185,7 +185,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,/+:@%=-]+")
 
 @dataclass(frozen=True)
 class Job:
-    """A cluster on some nodes of a SLURM site."""
+    """The values of a cluster's batch script."""
 
     name: str
     site: SlurmSite
@@ -331,7 +331,7 @@ class NodeGroup:
     """Whether jobs that name no partition run in this partition."""
     up: bool
     limit_s: float
-    """The longest time limit, in seconds."""
+    """The longest time limit that a job may have, in seconds."""
     nodes: int
     cpus: int
     """Per node, like the fields below."""
@@ -382,7 +382,7 @@ def node_groups(where: str = "") -> list[NodeGroup]:
 
 
 def accounts() -> tuple[set[str], set[str]]:
-    """The user's accounts and QOS, from SLURM's accounting; both empty if it lists none.
+    """The user's accounts and QOS in SLURM's accounting; the sets are empty if it lists none.
 
     Raises SlurmError if slurmdbd does not answer.
     """
@@ -457,7 +457,7 @@ class SlurmBackend:
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
         found: dict[str, dict[str, JobState]] = {}
         for where in dict.fromkeys(each.slurm_cluster for each in clusters if each.job):
-            # SLURM forgets a job a few minutes after its end
+            # a job that squeue does not list is gone: SLURM forgets it some minutes after its end
             jobs = {
                 each.job: JobState("gone")
                 for each in clusters
@@ -468,7 +468,7 @@ class SlurmBackend:
             try:
                 jobs |= parse_states(_ask(words))
             except SlurmError as error:
-                if "Invalid job id" not in str(error):  # the answer to a query of a single job
+                if "Invalid job id" not in str(error):  # squeue's answer if the only job is gone
                     jobs = dict.fromkeys(jobs, JobState("unknown", reason=str(error)))
             found[where] = jobs
         return [
@@ -528,7 +528,7 @@ def _parsed(line: str) -> JobState:
 
 
 def host_names(names: str) -> list[str]:
-    """The hosts to which SLURM expands `names`, as in `node[1-3]`; [names] without an answer."""
+    """The hosts to which SLURM expands `names`, as in `node[1-3]`; [names] if scontrol fails."""
     try:
         return _ask(["scontrol", "show", "hostnames", names]).split()
     except (SlurmError, UserError):

@@ -1,4 +1,5 @@
-"""The environment variables by which programs find a cluster: paths of secrets, never secrets."""
+"""The environment variables by which programs find a cluster. They name files with secrets, but
+contain no secret."""
 
 from __future__ import annotations
 
@@ -12,8 +13,7 @@ from raysuite.cluster.state_files import Head
 
 RAY_SETTINGS = {
     **ray_start.ENVIRONMENT,
-    # Ray's default of 15 would make workers yield to all other processes, and starve next to a busy
-    # one
+    # with Ray's default of 15, a worker would get little CPU time next to another busy process
     "RAY_worker_niceness": "0",
     # by default, Ray replaces a worker process that is idle for 1 s, even before its first task
     "RAY_idle_worker_killing_time_threshold_ms": "60000",

@@ -121,10 +121,11 @@ def own_addresses() -> dict[str, str]:
 
 
 def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os.environ) -> str:
-    """This node's address on the site's interface; if the site names none, on the route to `head`.
+    """This node's IPv4 address on the site's interface or, if the site names no interface, on the
+    route to `head`.
 
-    On the head itself, `head` is None: the address is then found by the node's name and SLURM's
-    variables. Raises UserError if there is no such address.
+    On the head itself `head` is None, and the address is found by the node's name and SLURM's
+    variables. Raises UserError if no address is found.
     """
     ours = own_addresses()
     if site.interface is not None:
