@@ -25,7 +25,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     removed: ClassVar[Mapping[str, Any]] = {}
-    """Removed key -> the value with which older Records may still have it; it is then ignored."""
+    """Removed key -> its value in older Records. The key is ignored if it has this value."""
 
     @model_validator(mode="before")
     @classmethod

@@ -71,7 +71,7 @@ class DataOptions(Options):
     """Random augmentation of each training image in each epoch: `none`, `pad_crop_flip` (a shift by
     up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
     `auto`: the recipe of the data set. In your own data set for a task other than classification,
-    only images [C, H, W] with integer masks [H, W] are augmented, both together."""
+    only images [C, H, W] with integer masks [H, W] are augmented, each together with its mask."""
     mean: tuple[float, ...] | None = later(None, min_length=1, max_length=3)
     """Mean of each channel, for pixels in 0..1. It is subtracted from each image. Default: the mean
     of the data set, or ImageNet's for your own images."""

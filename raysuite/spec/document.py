@@ -71,7 +71,7 @@ class Document:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Dotted keys that were set after the spec was read; they also apply to matrix blocks."""
+        """Dotted keys that the scale or the command line set; they also apply to matrix blocks."""
         return {**self.scaled, **self.overrides}
 
     def ended_sweeps(self) -> list[str]:

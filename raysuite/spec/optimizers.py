@@ -152,8 +152,8 @@ class ScheduleFreeOptions(_Optimizer):
     lr: float = Field(default=2.5e-3, gt=0)
     """Learning rate after the warm-up, before scaling."""
     betas: tuple[Annotated[float, Field(gt=0, lt=1)], Beta] = (0.9, 0.999)
-    """Share of the average in the weights at which gradients are computed, and decay of the running
-    mean of the gradient's square."""
+    """First, the share of the averaged weights in the weights at which gradients are computed;
+    second, the decay of the running mean of the gradient's square."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the divisor of each update, the root of the gradient's mean square."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -255,7 +255,7 @@ class ExponentialOptions(_Schedule):
 
 
 class PolynomialOptions(_Schedule):
-    """The rate falls to `min_factor` times the full rate, as a power of the share of steps left."""
+    """The rate falls to `min_factor` times the full rate, by a power of the share of steps left."""
 
     name: Literal["polynomial"] = "polynomial"
     power: float = Field(default=2.0, gt=0)

@@ -48,7 +48,8 @@ class Schedule:
     micro_batches: int
     """Number of micro-batches in a step. A step ends with one update of every stage."""
     replicas: tuple[int, ...] = (1,)
-    """Number of workers of each part of the network; they process micro-batches in turn."""
+    """Number of workers of each part of the network. A part's workers take the micro-batches in
+    turn."""
     chunks: int = 1
     """Number of stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
     ..."""
@@ -70,7 +71,7 @@ class Schedule:
         return sum(self.replicas)
 
     def place(self, worker: int) -> tuple[int, int]:
-        """(first stage of a worker, the worker's number within that stage)."""
+        """Return a worker's first stage, and the worker's number within this stage."""
         for stage, count in enumerate(self.replicas):
             if worker < count:
                 return stage, worker
@@ -135,7 +136,7 @@ class Schedule:
 
     @property
     def steps_to_fill(self) -> int:
-        """Steps after which an asynchronous pipeline is full; 0 for a synchronous one."""
+        """Steps after which an asynchronous pipeline is full; 0 for a synchronous pipeline."""
         if not self.asynchronous:
             return 0
         return max(-(-self.delay(worker) // self._passes(worker)) for worker in range(self.workers))
@@ -173,7 +174,7 @@ class Schedule:
     def _pass(self, kind: Literal["forward", "backward"], worker: int, number: int) -> Operation:
         stage, place = self.place(worker)
         parts = len(self.replicas)
-        if self.chunks > 1:  # as many micro-batches as workers pass one chunk, then the next
+        if self.chunks > 1:  # a group of `parts` micro-batches passes one chunk, then the next
             group, rest = divmod(number, parts * self.chunks)
             chunk, inner = divmod(rest, parts)
             chunk = chunk if kind == "forward" else self.chunks - 1 - chunk

@@ -1,4 +1,4 @@
-"""A user's own training script, instead of a network, a data set and a strategy."""
+"""The section `script` of a spec: a user's training script instead of a network and its data."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class ScriptOptions(Options):
         return words
 
     def variables(self, names: Mapping[str, int]) -> dict[str, str]:
-        """The environment that the run sets. Raises ValueError for a wrong placeholder."""
+        """The run's environment variables. Raises ValueError for a wrong placeholder."""
         return {
             key: fill(str(value), names)
             for key, value in self.environment.items()

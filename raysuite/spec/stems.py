@@ -114,10 +114,10 @@ def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | Non
 def misfit(
     name: str, options: Mapping[str, Any], channels: int | None, image_size: int | None
 ) -> tuple[str, str] | None:
-    """(key of the spec to change, message) if a named model does not accept images of this size.
+    """Return (key of the spec to change, message) if a named model does not accept such images.
 
-    None if it does, or if this is unknown (your own models, timm's, or an argument that is None).
-    Tokens have 0 `channels`.
+    None if it accepts them, or if this is unknown (your own models, timm's, or an argument that is
+    None). `channels` is 0 for tokens; `image_size` is a side in pixels.
     """
     if ":" in name:
         return None

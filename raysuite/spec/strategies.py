@@ -55,8 +55,8 @@ class Trained(Protocol):
 
 @dataclass(frozen=True)
 class Traffic:
-    """The communication of one optimiser step: bytes in the whole buffers that the collectives
-    reduce or gather."""
+    """The communication of one optimiser step: for each kind of collective, the bytes of the whole
+    buffers before they are divided among workers."""
 
     all_reduced: int = 0
     reduce_scattered: int = 0
@@ -77,8 +77,8 @@ class Traffic:
 
     def messages(self, workers: int, buffer_bytes: float) -> int:
         """Number of messages that each of n workers sends in rings, in buffers of at most
-        `buffer_bytes`: 2 (n - 1) for an all-reduced buffer, n - 1 for a scattered or gathered
-        one."""
+        `buffer_bytes`: 2 (n - 1) for each buffer that is all-reduced, n - 1 for each buffer that is
+        reduce-scattered or gathered."""
         reduced, scattered, gathered = (
             max(1, math.ceil(count / buffer_bytes)) if count else 0
             for count in (self.all_reduced, self.reduce_scattered, self.all_gathered)
@@ -117,8 +117,8 @@ class Network:
 
 @dataclass(frozen=True)
 class Lossy:
-    """How a strategy deliberately changes the mean of the ranks' gradients; the gate's bound
-    follows from it. If all fields are empty, there is no bound, and the gate check fails."""
+    """How a strategy deliberately changes the mean of the ranks' gradients. The gate computes its
+    error bound from the fields. If all fields are empty, the gate check fails."""
 
     reduced: Literal["", "fp16", "bf16"] = ""
     """Format in which gradients are sent and summed."""
@@ -181,7 +181,7 @@ class _StrategyOptions(Options):
     """Whether its framework is not torch: the framework builds the network anew, and the gate
     checks the new network."""
     wraps: ClassVar[str] = ""
-    """The strategy that this strategy wraps, whose options have the same names."""
+    """Name of the strategy that this strategy wraps; the options of both have the same names."""
     has_timeline: ClassVar[bool] = False
     """Whether its class has a parameter `timeline`, which requests a record of its collectives."""
     own_accumulation_key: ClassVar[str] = ""
@@ -206,8 +206,8 @@ class _StrategyOptions(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """How the number of micro-batches is found by trials before the run; `own_accumulation` is
-        then the smallest possible number. None if the number is given."""
+        """Options of the trials that find the number of micro-batches before the run; if there are
+        trials, `own_accumulation` is the smallest possible number. None if the number is given."""
         return None
 
     def accumulates(self, micro_batches: int) -> bool:
@@ -296,8 +296,8 @@ class _StrategyOptions(Options):
 
     def alone(self) -> tuple[Self, str] | None:
         """The options with which one process tries a step of the run's network on a CPU before the
-        run, and the key to change if the step fails. None if layers get the same inputs as without
-        a strategy."""
+        run, and the key to change if the step fails. None if layers get the same inputs with and
+        without the strategy, so that no step is tried."""
         return None
 
     def examined(self) -> Self:
@@ -798,7 +798,8 @@ class FsdpOptions(_StrategyOptions):
 
 
 def _fastest(value: Any) -> Any:
-    """Expand `auto` for micro-batches to the fastest number; the smallest leaves workers idle."""
+    """Expand `auto` for micro-batches to `{auto: fastest}`: `largest` would give the smallest
+    number of micro-batches, with which workers are idle."""
     return {AUTO: "fastest"} if value == AUTO else value
 
 
@@ -1000,7 +1001,7 @@ class CustomOptions(_StrategyOptions):
 
 
 def listed(names: Sequence[str]) -> str:
-    """`parameters a, b and 3 more`."""
+    """Format names of parameters: `parameters a, b and 3 more`."""
     return f"parameter{'s' if len(names) > 1 else ''} {some(names, 5)}"
 
 
