@@ -1,17 +1,18 @@
 """The gate's check: train a small network by a strategy and by one process, and compare the two.
 
 With BatchNorm, no data-parallel strategy equals one process on the global batch: each rank
-normalises its own slice of the batch. So there are two networks. The one without BatchNorm is
-compared with one process that computes the whole global batch in one pass. The one with BatchNorm
-is compared with one process that computes a pass for each rank's slice and adds the gradients.
+normalises its own slice of the batch. So there are two networks. The network without BatchNorm is
+compared with one process that computes the whole global batch in one pass. The network with
+BatchNorm is compared with one process that computes a pass for each rank's slice and adds the
+gradients.
 
 Some settings are chosen to expose errors. The last batch has a single sample, so that all ranks but
 one have only padding. The learning rate changes at every step. Gradients are clipped only when
 clipping itself is checked, because clipping would hide a wrong scale.
 
-The one process always trains in fp32, because an error that both sides share, such as a wrong loss
-scale, would not be noticed. In fp16 the strategy takes one more step, whose gradients overflow on
-the last rank only, so that all ranks must skip it.
+The one process always trains in fp32: in 16 bits it could have the strategy's own error, such as a
+wrong loss scale. In fp16 the strategy takes one more step, whose gradients overflow on the last
+rank only, so that all ranks must skip it.
 """
 
 from __future__ import annotations

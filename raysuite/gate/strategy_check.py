@@ -45,8 +45,8 @@ _BITING_CLIP = 0.05
 
 
 def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]) -> GateVerdict:
-    """Return the verdict on the plan's strategy with this number of workers, and on the plan's
-    network. Verdicts in the cache are used again.
+    """Return the verdict on the plan's strategy with the plan's number of workers, and on the
+    plan's network. Verdicts in the cache are used again.
 
     `facts` is the result of `measure.environment()`: a verdict holds only for the versions and
     machines with which it was made. Only passed checks of raysuite's own strategies are cached. All
@@ -355,8 +355,8 @@ def _variant(
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
-    """A run's optimiser without its learning rates; None if the gate's standard checks use an equal
-    one."""
+    """A run's optimiser without its learning rates; None if the gate's standard checks cover it:
+    SGD with weight decay of all parameters."""
     if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
         return None
     return optimizer.model_copy(
