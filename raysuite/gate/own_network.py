@@ -109,7 +109,7 @@ def compare(
     tolerance = TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
     slices = plan.replicas * settings.accumulate
     with _kept_draws(world.device), without_tf32():
-        # seconds of a pass, rate, bytes of the weights, free bytes, whether the network communicates
+        # seconds of a pass, rate, bytes of the weights, free bytes, 1 if the network communicates
         probe = torch.zeros(5, dtype=torch.float64)
         if world.rank == 0:
             probe = _probe(plan, world, settings)
