@@ -143,7 +143,7 @@ def _root(
 
 
 def load_verb(name: str) -> Any:
-    """The command of a verb, or its group of commands, with all options."""
+    """Import a verb; return its command, or its group of commands, with all options."""
     verb = getattr(import_module(f"raysuite.cli.{_MODULES.get(name, name)}"), name)
     whole = typer.Typer(**_SETTINGS)
     whole.callback()(_root)
@@ -156,7 +156,7 @@ def load_verb(name: str) -> Any:
 
 
 def load_all() -> Any:
-    """The whole command line with the options of each verb; the documentation is made of it."""
+    """The whole command line with the options of each verb, for the generated documentation."""
     made: Any = typer.main.get_command(app)
     made.commands = {name: load_verb(name) for name in VERBS}
     return made

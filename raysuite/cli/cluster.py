@@ -34,7 +34,7 @@ ClusterName = Annotated[
     typer.Argument(help="Name of the cluster; default: the only one.", show_default=False),
 ]
 
-# Clusters as text and as JSON.
+# Describe clusters as text and as JSON.
 
 
 def in_words(status: Status) -> str:
@@ -58,7 +58,7 @@ def mlflow_in_words(head: Head) -> str:
 
 
 def as_data(status: Status) -> dict[str, Any]:
-    """A cluster's state as data for --json, without secrets."""
+    """A cluster's state as plain data for --json, without secrets."""
     cluster, head = status.cluster, status.head
     return {
         "name": cluster.name,
@@ -634,7 +634,8 @@ def _list(found: Sequence[Status], as_json: bool) -> None:
 
 
 def _environment(folder: ClusterFolder, found: Status) -> dict[str, str]:
-    """The variables of a client. Raises UserError if the cluster is not up, or on another host."""
+    """The environment variables with which a client finds the cluster. Raises UserError if the
+    cluster is not up, or if it runs on another host."""
     from raysuite.cluster.client import check_here
     from raysuite.cluster.variables import client_environment
 

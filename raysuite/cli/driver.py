@@ -135,7 +135,7 @@ def suite_of(results: Results, request: Request) -> Suite:
     )
 
 
-# Batch sizes that a spec leaves to a search.
+# The search for batch sizes, if a spec has `auto`.
 
 
 def search_batches(
@@ -162,7 +162,7 @@ _AFTER_RUNS_S = 15.0
 """Seconds that a budget reserves for Ray's shutdown, the report and MLflow."""
 
 
-# The life cycle.
+# The steps of a suite or a sweep.
 
 AnyRequest = TypeVar("AnyRequest", bound=Request)
 
@@ -446,7 +446,7 @@ class SweepWork(Work[SweepRequest]):
 
 
 def first_line(results: Results) -> str:
-    """The first line of `--json`: the results folder, and the version that writes it."""
+    """The first line of `--json`: the results folder, and the versions of raysuite and Records."""
     known = {"version": __version__, "record_schema": SCHEMA}
     return json.dumps({"kind": "results", "folder": str(results.folder), **known})
 
@@ -540,7 +540,7 @@ def _execute(
     from raysuite.orchestrate.suite import Listener
 
     if tracking:
-        tracking.ready()  # before the first measurement, not during it
+        tracking.ready()  # wait, so that MLflow's start does not disturb the first measurement
     with work.view() as progress:
 
         def poll() -> None:

@@ -46,7 +46,7 @@ from raysuite.units import human_seconds
 
 
 class Tail:
-    """Reads the Records that were added to a journal since the last call."""
+    """Reads the Records that were added to a journal since the previous reading."""
 
     def __init__(self) -> None:
         self._size_bytes = self._count = 0
@@ -64,7 +64,7 @@ class Tail:
         return new
 
 
-# The progress of an experiment, from its Records, for the displays.
+# The state of runs, computed from their Records.
 
 Status = Literal["finished", "pruned", "failed", "stopped", "running", "paused", "waiting"]
 """pruned: ended early by a sweep's scheduler; stopped: can be resumed; paused: at the end of an
@@ -230,7 +230,7 @@ class LiveView(ABC):
 
     @abstractmethod
     def heading(self, run: RunState) -> str:
-        """The beginning of a run's lines."""
+        """The text with which each line about a run begins."""
 
     @abstractmethod
     def announce(self, run: RunState, record: Record) -> None:
@@ -280,7 +280,7 @@ class LiveView(ABC):
             self.announce(run, record)
 
     def write(self, run: RunState, text: str, style: str = "") -> None:
-        """Write a line above the live part; with --quiet on stderr, as stdout is for results."""
+        """Write a line above the live part; with --quiet to stderr: stdout is for results."""
         line = Text(f"{self.heading(run)}  ")
         line.append(text, style=style)
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The display of `raysuite sweep`: planned trials, and the progress of trials in their journals."""
+"""The display of `raysuite sweep`: planned trials, and the progress of running trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's interface to the kinds of sites: jobs, their states, and findings of checks."""
+"""The interface that each kind of site implements for clients, and the results of site checks."""
 
 from __future__ import annotations
 

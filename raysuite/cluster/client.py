@@ -26,7 +26,7 @@ from raysuite.cluster.slurm import SlurmBackend, host_names
 from raysuite.cluster.state_files import Alive, Cluster, Head, Node, Stop, Timings
 from raysuite.errors import RaysuiteError, UserError
 
-# Why a cluster did not come up: its missing nodes, and the ends of their logs.
+# The message for a cluster that did not come up: its missing nodes, and the ends of their logs.
 
 _LINES = 12
 _READ_BYTES = 20_000
@@ -195,7 +195,7 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
     """Wait until all nodes have joined.
 
     The site's start_timeout_seconds count from the start of the allocation, not from its
-    submission. Raises NotStartedError.
+    submission. Raises NotStartedError if the nodes are late or the cluster has ended.
     """
     cluster = folder.cluster()
     began, patience = time.time(), Patience(cluster.site.start_timeout_seconds)
@@ -347,7 +347,7 @@ def _failed_by_log(folder: ClusterFolder, job: str) -> list[Node]:
     found: dict[str, Node] = {}
     is_ours = True  # the log also contains earlier jobs
     for line in _tail(folder.slurm_log):
-        if line.startswith("raysuite: "):  # a line of the batch script, at a start or at its end
+        if line.startswith("raysuite: "):  # the batch script's line at the start or end of a step
             found.clear()
             if line.startswith("raysuite: job "):
                 is_ours = line.startswith(f"raysuite: job {job},")
@@ -512,7 +512,7 @@ def down(
         finally:
             folder.forget_secrets()
         if status.state in ("stale", "failed") and folder.stop() is None:
-            folder.write(Stop(reason="down", deadline=time.time()))  # to record its end
+            folder.write(Stop(reason="down", deadline=time.time()))  # records the end
         if remove and (not status.lives or state_of(cluster).phase == "gone"):
             shutil.rmtree(folder.path, ignore_errors=True)
     return left

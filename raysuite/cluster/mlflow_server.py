@@ -90,7 +90,7 @@ def link(host: str, port: int, user: Mlflow) -> str:
 def answers(url: str, pid: int) -> bool:
     """Whether the server is up at `url`, in process `pid` or one of its children.
 
-    Nothing is sent if another program listens there, which must not get a password or a link.
+    Nothing is sent to another program that listens there: it must not get a password or a link.
     """
     parts = urlsplit(url)
     with contextlib.suppress(psutil.Error, OSError):

@@ -1,4 +1,4 @@
-"""Find the process that a file identifies, and end processes and their children."""
+"""Find a process by the id and the birth that a file holds; end processes and their children."""
 
 from __future__ import annotations
 

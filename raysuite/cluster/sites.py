@@ -20,7 +20,7 @@ from raysuite.spec.site import HostsSite, LocalSite, Site, SlurmSite, read_site
 from raysuite.spec.site_values import secret_like
 
 _SHIPPED = Path(__file__).parent / "shipped_sites"
-"""In a checkout, deploy/sites is a link to this folder."""
+"""The folder of the sites that raysuite includes; in a checkout, deploy/sites is a link to it."""
 
 
 def own_sites() -> Path:
@@ -80,7 +80,7 @@ _ARCHITECTURES = {
 
 
 def check_site(site: Site, python: str) -> Iterator[Finding]:
-    """All checks of a site; `python` is the interpreter if the site names none."""
+    """Make all checks of a site. `python` is checked if the site names no interpreter."""
     if isinstance(site, SlurmSite):
         yield from check_slurm(site, home() / "clusters")
     if isinstance(site, HostsSite):

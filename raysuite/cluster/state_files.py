@@ -11,7 +11,8 @@ from raysuite.spec.site import Site
 
 NodeState = Literal["starting", "joined", "ended", "failed"]
 NONCE = "nonce"
-"""A file in a node's temporary folder. By its content, the host's next agent knows the folder."""
+"""A file in a node's temporary folder; its content is also in `Node.nonce`. The host's next agent
+removes the folder only if both are equal."""
 StopReason = Literal["time_limit", "preempted", "down"]
 
 

@@ -83,7 +83,8 @@ class Resume:
 def job_id() -> str:
     """The id of the Ray job of this process; empty if the process is not part of a job.
 
-    Ray's JobSupervisor sets the variable (Ray 2.60, dashboard/modules/job/job_supervisor.py).
+    Ray's JobSupervisor sets this environment variable (Ray 2.60,
+    dashboard/modules/job/job_supervisor.py).
     """
     try:
         config = json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])
@@ -155,7 +156,7 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 def _reached(results: Path) -> int:
     """A number that grows with a suite's progress: the number of records (such as epochs), plus for
     each run the highest step at which it stopped."""
-    # imported on use: the agents of a cluster start without it
+    # imported on use, so that a cluster's agents start faster
     from raysuite.records import (
         GateVerdict,
         RunStarted,

@@ -48,8 +48,8 @@ RAY_CLIENT = "RAYSUITE_RAY_CLIENT"
 """Environment variable with Ray Client's URL; RAY_ADDRESS has the dashboard's URL, for jobs."""
 
 TRACKING_AUTH = "raysuite"
-"""The authentication provider in raysuite/track; it reads MLflow's password from the cluster's
-folder."""
+"""Name of the MLflow authentication provider in raysuite/track, which reads MLflow's password from
+the cluster's folder."""
 
 
 _LISTS = ("PATH", "LD_LIBRARY_PATH")

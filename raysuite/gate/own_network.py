@@ -87,7 +87,7 @@ class Found:
     differs: str = ""
     """The first parameter that differs, in which step and by how much; empty if none differs."""
     skipped: str = ""
-    """Why nothing was compared."""
+    """Why nothing was compared; empty if the networks were compared."""
     seconds: float = 0.0
 
 

@@ -149,7 +149,7 @@ class Comparison:
     worst_update: float = math.inf
     """Largest |w - r| / |r - w0| of a single tensor."""
     fault: str = ""
-    """Why nothing could be compared."""
+    """Why nothing could be compared; empty if the results were compared."""
 
     @property
     def error(self) -> float:
@@ -196,7 +196,7 @@ def compare(
         slices = engine.replicas * settings.accumulate
         global_batch = slices * _MICRO_BATCH
         data = make_samples((len(all_rates) - 1) * global_batch + 1, world.device)
-        # without BatchNorm, the global batch is one pass; with BatchNorm, each slice is one
+        # without BatchNorm, the global batch is one pass; with BatchNorm, each slice is a pass
         passes = slices if batch_norm or delays is not None else 1
         try:
             fault = comm_fault(engine.comm, world)
@@ -313,7 +313,7 @@ def _train(
 
 
 def overflowing(batch: Batch, engine: Engine) -> Batch:
-    """`batch`, but on the last replica with pixels that are too large for fp16."""
+    """Return `batch`; on the last replica, all its pixels are too large for fp16."""
     if engine.replica < engine.replicas - 1:
         return batch
     return replace(batch, images=torch.full_like(batch.images, _TOO_LARGE))
@@ -322,7 +322,7 @@ def overflowing(batch: Batch, engine: Engine) -> Batch:
 def outcomes_compared(
     comm: Comm, found: Outcome, expected: Outcome, before: dict[str, Tensor]
 ) -> Comparison:
-    """Compare the strategy's outcome with the expected one; the result is equal on all ranks."""
+    """Compare the strategy's outcome with the expected outcome; all ranks get the same result."""
     losses = comm.all_reduce(found.losses, "sum")
     errors = [
         _worst_tensor(found.weights, expected.weights),

@@ -53,7 +53,7 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
     ranks must call this function; only rank 0's cache is used.
     """
     options = plan.spec.strategy
-    # the small network's image size is fixed, so a verdict holds for runs with any size
+    # the small network's image size is fixed, so a verdict holds for runs with any image size
     settings = replace(step_settings(plan), image=StepSettings.image)
     comm = comm_of(options, world, strategy)
     cache = None
@@ -93,7 +93,7 @@ def _of_network(
     verdict: GateVerdict,
 ) -> GateVerdict:
     """Add the result for the plan's own network to the verdict on a strategy that passed."""
-    models.check(plan.spec.model.name)  # on all ranks, so that none waits for one that raised
+    models.check(plan.spec.model.name)  # on all ranks: if it raises, no rank waits for another
     key = own_network.key(plan)
     if not cache or key is None or plan.spec.strategy.own_network:
         return examine_network(verdict, plan, world, strategy, comm)
@@ -199,8 +199,8 @@ def examine(
     run_id: str = "",
     optimizer: OptimizerOptions | None = None,
 ) -> GateVerdict:
-    """Train the small networks and decide. All ranks must call this function, and get the same
-    verdict.
+    """Train the small networks, and decide whether the strategy passes. All ranks must call this
+    function; all get the same verdict.
 
     The micro-batch size in `settings` has no influence. If `optimizer` is given, the strategy is
     also checked with it.

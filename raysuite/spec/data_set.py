@@ -80,7 +80,8 @@ class DataOptions(Options):
     subtracted; required with `mean`."""
     transform: str | None = later(None, pattern=IMPORT_PATH)
     """Your own `module:function`, called for each image after `augment` and before `mean` and
-    `std`: (uint8 [size, size, C], numpy.random.Generator, None in validation) -> the same shape."""
+    `std`. Arguments: the image, uint8 [size, size, C], and a numpy.random.Generator, or None in
+    validation. It returns an image of the same shape."""
     bad_samples: Literal["error", "skip"] = "error"
     """Handling of unreadable images. `error`: the run ends at the first unreadable image. `skip`:
     all images are checked before the first epoch, and unreadable images are left out."""

@@ -213,7 +213,7 @@ def match_classes(
 
 
 def distinct_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """The names of classes. Raises DataError if two are equal."""
+    """Return `names`, the names of classes. Raises DataError if two names are equal."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise DataError(f"{where}: two classes are called {twice!r}; give each a name of its own")

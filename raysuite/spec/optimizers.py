@@ -1,4 +1,4 @@
-"""The optimiser and its learning rate over time."""
+"""The sections `optimizer` and `schedule` of a spec."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Optimizer(Options):
     lr: float = Field(gt=0)
     """Learning rate after the warm-up, before scaling."""
     lr_reference_batch: int | None = Field(default=None, ge=1)
-    """The global batch that `lr` is meant for; null: `lr` is used as given."""
+    """The global batch for which `lr` is given; null: `lr` is used for every global batch."""
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
     """How the learning rate grows with the ratio of the global batch to `lr_reference_batch`:
     linearly, with the square root, or not at all."""
@@ -75,7 +75,7 @@ class SgdOptions(_Optimizer):
     decay_bias_and_norm: bool = True
     """Also decay biases and normalisation layers: all one-dimensional parameters."""
     nesterov: bool = False
-    """Nesterov's momentum."""
+    """Use Nesterov's momentum."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
@@ -179,7 +179,7 @@ class MuonOptions(_Optimizer):
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the running mean of the gradient."""
     nesterov: bool = True
-    """Nesterov's momentum."""
+    """Use Nesterov's momentum."""
     adjust_lr: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
     """How a matrix's learning rate depends on its shape. `match_rms_adamw` makes updates as large
     as AdamW's, so that both can have one rate; `original` is the factor of Muon's authors."""

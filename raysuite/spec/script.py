@@ -187,7 +187,8 @@ class ScriptOptions(Options):
         }
 
     def samples(self, names: Mapping[str, int]) -> int | None:
-        """`samples_per_step` as a number. Raises ValueError for anything else."""
+        """`samples_per_step` as a number; None if it is not set. Raises ValueError if its value is
+        not a whole number of at least 1."""
         given = self.samples_per_step
         if given is None or isinstance(given, int):
             return given

@@ -50,9 +50,9 @@ class Dimension(Options):
     """The distribution from which a key's value is drawn, and the condition for drawing it."""
 
     uniform: list[float] | None = Field(default=None, min_length=2, max_length=2)
-    """[low, high]: uniform."""
+    """[low, high]: numbers with a uniform distribution."""
     loguniform: list[float] | None = Field(default=None, min_length=2, max_length=2)
-    """[low, high]: uniform in the logarithm; low > 0."""
+    """[low, high]: numbers whose logarithm has a uniform distribution; low > 0."""
     quniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: a `uniform` number, rounded to the nearest multiple of step. low and high
     must be multiples of step; each is half as likely as a multiple between them."""
@@ -60,7 +60,7 @@ class Dimension(Options):
     """[low, high, step]: a `loguniform` number, rounded to the nearest multiple of step. low and
     high must be multiples of step; low > 0."""
     normal: list[float] | None = Field(default=None, min_length=2, max_length=2)
-    """[mean, standard deviation]; also written `randn`."""
+    """[mean, standard deviation] of a normal distribution; also written `randn`."""
     qrandn: list[float] | None = Field(default=None, min_length=3, max_length=3)
     """[mean, standard deviation, step]: a `normal` number, rounded to the nearest multiple of
     step."""
@@ -79,8 +79,8 @@ class Dimension(Options):
     choice: list[Any] | None = Field(default=None, min_length=1)
     """One of these values, with equal probability; a value may be a whole block."""
     grid: list[Any] | None = Field(default=None, min_length=1)
-    """Each drawn trial runs with each of these values, which may be whole blocks; also written
-    `grid_search`."""
+    """Each drawn trial is repeated with every one of these values, which may be whole blocks; also
+    written `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
     """Condition: it maps the key of another `choice` or `grid` to the value, or block name, that
     the other key must have. Only then is this key drawn; otherwise it keeps the spec's value."""
@@ -297,9 +297,9 @@ class SearchOptions(Options):
     goals: list[Goal] = Field(default_factory=list)
     """Several goals at once: the report shows the trials on their Pareto front."""
     searcher: SearcherOptions = RandomSearch()
-    """Chooses the trials' values."""
+    """The algorithm that chooses the trials' values."""
     scheduler: SchedulerOptions = NoScheduler()
-    """Stops trials early, or lets them take the weights of better trials."""
+    """The algorithm that stops trials early, or lets them take the weights of better trials."""
     deadline_s: float | None = Field(default=3600.0, gt=0)
     """Time limit of a trial, in seconds of wall clock from its start; a trial that takes longer is
     stopped, and counts as failed. null: no limit."""

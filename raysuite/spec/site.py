@@ -86,7 +86,8 @@ class _Site(Options):
     """Without an image: the interpreter that has raysuite; default: the interpreter that runs
     `cluster up`."""
     environment: Environment = Field(default_factory=dict)
-    """Environment variables of every process of the cluster; names of secrets are refused."""
+    """Environment variables of every process of the cluster. A variable whose name suggests a
+    secret is refused."""
     scratch: Scratch = "/tmp"
     """A folder on each node's local disk, in which the cluster makes a temporary folder with a
     short path. Each node replaces `$NAME` by the value of its own variable, as in $TMPDIR or
@@ -288,9 +289,9 @@ class HostsSite(_Site):
     hosts_file: AbsolutePath | None = None
     """A file with one host per line; text after the name is ignored."""
     launcher: str | tuple[Line, ...] = "ssh"
-    """Starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec, or your own command
-    line. Your own command line contains {command}, or {line} if a shell reads it, and {host} or
-    {index} (the host's position in the list)."""
+    """The program that starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec, or
+    your own command line. Your own command line contains {command}, or {line} if a shell reads it,
+    and {host} or {index} (the host's position in the list)."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPUs that Ray schedules on each host; default: those of the host."""
     gpus_per_node: int | None = Field(default=None, ge=0)

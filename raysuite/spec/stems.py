@@ -28,7 +28,7 @@ TORCHVISION_CLASSIFIERS = tuple(
     vit_h_14 vit_l_16 vit_l_32 wide_resnet101_2 wide_resnet50_2
     """.split()  # noqa: SIM905 - a list literal would take a screen
 )
-"""A test compares this table with torchvision's."""
+"""Names of torchvision's classifiers; a test compares them with torchvision's own list."""
 
 LANGUAGE_MODELS = ("gpt",)
 """Models for tokens; all others are for images."""

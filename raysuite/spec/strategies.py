@@ -345,7 +345,7 @@ class DdpOptions(_StrategyOptions):
     powersgd_rank: int = Field(default=1, ge=1)
     """Rank of PowerSGD's low-rank approximation."""
     static_graph: bool = False
-    """Promise that the graph is the same in each step."""
+    """Let DDP rely on an autograd graph that is the same in each step."""
     find_unused_parameters: bool = False
     """Search each step's graph for parameters without a gradient."""
 
@@ -537,8 +537,8 @@ class DeepSpeedOptions(_StrategyOptions):
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None if anything is offloaded. In stage 3 also None for 10^9 parameters or more, or if
-        `accumulate` is above 1 and `small` is None.
+        """Return None if anything is offloaded. In stage 3 also return None for 10^9 parameters or
+        more, or if `accumulate` is above 1 and `small` is None.
 
         With Ψ parameters, each worker sends 2 Ψ numbers in stages 1 and 2, and 3 Ψ in stage 3,
         according to Rajbhandari et al. 2020, "ZeRO", section 7. But DeepSpeed 0.19 sends 3 Ψ in
@@ -747,7 +747,7 @@ class FsdpOptions(_StrategyOptions):
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None with several copies, because these also all-reduce gradients.
+        """Return None if there are several copies, because copies also all-reduce gradients.
 
         Weights are gathered for each micro-batch's forward pass, and again for its backward pass.
         Gradients are reduce-scattered with the last micro-batch (Zhao et al. 2023,

@@ -1,4 +1,4 @@
-"""Tasks: what a network is trained for, as described in plans and their Records."""
+"""The section `task` of a spec, and the description of a task in plans and Records."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class MetricFacts(_Facts):
     title: str
     """Title in tables and plots."""
     note: str
-    """Its definition, in a few words."""
+    """Definition of the metric, in a few words."""
     unit: str = ""
     """`share` for values in [0, 1], which are shown in percent; else empty."""
     higher_is_better: bool = True

@@ -36,7 +36,7 @@ class TrainingOptions(Options):
     """Micro-batches per optimiser step, on each worker. `auto`: the smallest number that fits into
     memory, found by trials before the run; the global batch stays as given."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Largest global L2 norm of the gradients, to which larger gradients are scaled down."""
+    """Gradients with a larger global L2 norm than this are scaled down to this norm."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast dtype of forward and backward; the weights stay fp32."""
     memory_format: Literal["auto", "channels_last", "contiguous"] = later("auto")

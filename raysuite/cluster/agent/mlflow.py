@@ -67,7 +67,8 @@ class MlflowServer:
         return ["nice", "-n", str(_NICENESS), *made]
 
     def prepare(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Restore the database here, write the password's file, return the server's environment."""
+        """Restore the database on this host's disk, and write the file with the password. Return
+        the server's environment."""
         user = self._folder.mlflow_user()
         if user is None:
             raise UserError(f"{self._folder.mlflow_file} is missing; start the cluster again")

@@ -38,7 +38,8 @@ class Place:
 
 
 def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
-    """The node of this process, from SLURM's or the launcher's variables, or from a local site."""
+    """The node of this process: from the site if it is local, else from environment variables that
+    SLURM or the launcher sets."""
     if isinstance(site, LocalSite):
         return Place(
             host=_file_name(platform.node()),
