@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.synthetic_data import NodeEnd
     from raysuite.spec.data_set import DataOptions
 
-# The progress bar.
-
 
 def cpus() -> int:
     """The number of CPUs that this process may use, which is the default of --workers."""

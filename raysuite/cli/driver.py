@@ -135,9 +135,6 @@ def suite_of(results: Results, request: Request) -> Suite:
     )
 
 
-# The search for batch sizes, if a spec has `auto`.
-
-
 def search_batches(
     plans: Sequence[RunPlan], folder: Path, nodes: int, watch: StopWatch, silent: bool
 ) -> Decision:
@@ -161,8 +158,6 @@ def search_batches(
 _AFTER_RUNS_S = 15.0
 """Seconds that a budget reserves for Ray's shutdown, the report and MLflow."""
 
-
-# The steps of a suite or a sweep.
 
 AnyRequest = TypeVar("AnyRequest", bound=Request)
 

@@ -46,7 +46,6 @@ class Request:
 
     @property
     def has_spec(self) -> bool:
-        """Whether a spec was given."""
         return self.spec is not None
 
     @property

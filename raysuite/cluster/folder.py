@@ -41,8 +41,6 @@ class ClusterFolder:
     def name(self) -> str:
         return self.path.name
 
-    # public paths
-
     @property
     def lock(self) -> Path:
         """The file that a command locks to start or end the cluster; `down --remove` keeps it."""
@@ -99,8 +97,6 @@ class ClusterFolder:
     def log_of(self, host: str) -> Path:
         return self.logs / f"{host}.log"
 
-    # content of the files
-
     def cluster(self) -> Cluster:
         """The arguments of `cluster up`. Raises UserError if the folder has no cluster."""
         found = self._read("cluster.json", Cluster)
@@ -135,8 +131,6 @@ class ClusterFolder:
         names = sorted((self.path / "nodes").glob("*.json"))
         found = [self._read(f"nodes/{path.name}", Node) for path in names]
         return sorted((each for each in found if each), key=lambda node: (node.index, node.host))
-
-    # writing
 
     def write(self, file: File) -> None:
         """Write `file` under a temporary name, and rename it."""

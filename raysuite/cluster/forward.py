@@ -168,7 +168,6 @@ class Forwarded(ClusterFolder):
         self._connection = connection
 
     def wait(self) -> NoReturn:
-        """Wait until the connection has ended; then raise RunError with ssh's last line."""
         self._connection.wait()
 
 

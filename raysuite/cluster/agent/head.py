@@ -288,8 +288,6 @@ class HeadNode:
         finally:
             self._node.folder.over.touch()
 
-    # starting
-
     def _start(self) -> None:
         node = self._node
         node.address = find_address(node.cluster.site, None)
@@ -370,8 +368,6 @@ class HeadNode:
                     return True
             node.signals.wait(0.5)
         return False
-
-    # watching
 
     def _watch(self) -> None:
         node, now = self._node, time.monotonic()
