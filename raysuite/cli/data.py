@@ -404,7 +404,7 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
                 f"--name and --format are only for folders; {what} is your own data set: "
                 "leave them out"
             )
-        return [target_of(DataOptions(name=what, image_size=1))]  # the size is not used
+        return [target_of(DataOptions(name=what, image_size=1))]  # required, but not used
     if path.suffix in SPEC_SUFFIXES:
         if name or form:
             raise UserError(
@@ -487,7 +487,7 @@ def _span(counts: Any) -> str:
 
 
 def _sizes(sizes: Mapping[tuple[int, int], int]) -> str:
-    """`32 x 32`, or the smallest and the largest sides and the most common size."""
+    """Format sizes: `32 x 32` if all are equal, else the range of sides and the commonest size."""
     if len(sizes) < 2:
         return "".join(f"{width} x {height}" for width, height in sizes)
     widths, heights = ([size[i] for size in sizes] for i in (0, 1))

@@ -58,7 +58,7 @@ def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
 
 
 def _chosen(name: str | None) -> ClusterFolder:
-    """The cluster `name`, else the cluster of this process, else the only one running."""
+    """The cluster `name`, else the cluster of this process, else the only running cluster."""
     from raysuite.cluster.client import find_folder
     from raysuite.cluster.folder import current_folder
 

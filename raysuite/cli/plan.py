@@ -116,8 +116,8 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
 
 
 def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
-    """Lines on the CPUs to which this host would bind each worker with `binding: auto`. Workers on
-    GPUs are left out, because their CPUs are known only on the nodes."""
+    """Lines that state to which CPUs of this host `binding: auto` would bind each worker. Workers
+    on GPUs are left out, because their CPUs are known only on the nodes."""
     from raysuite.measure.topology import bound_cpus, cpu_list
 
     found = {each.workers: None for each in plans if each.device == "cpu"
@@ -183,7 +183,7 @@ _OWN = ("#", "run")
 
 
 def _with_groups(plans: Sequence[RunPlan]) -> Iterator[tuple[RunPlan, int, bool]]:
-    """Each run, the number of its worker group, and whether an earlier run has warmed the group."""
+    """Each run, the number of its group, and whether the group's processes run already."""
     from raysuite.plan import groups
 
     for number, group in enumerate(groups(plans), 1):

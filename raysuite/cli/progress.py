@@ -148,7 +148,7 @@ class RunState:
 
     @property
     def figures(self) -> TrialFigures:
-        """The run's results so far, as in the report."""
+        """The run's results so far, computed as for the report."""
         if self._figures is None:
             self._figures = trial_figures(self.plan.model_dump(mode="json"), self._records)
         return self._figures

@@ -59,7 +59,7 @@ class Command(TyperCommand):
 
 
 def _place_of(argument: Any) -> str:
-    """An argument as written in the usage line."""
+    """The text of an argument in the usage line: `SPEC`, `[RESULTS]...`."""
     written = argument.metavar or argument.name.upper()
     if argument.nargs != 1 and not written.endswith("..."):
         written += "..."

@@ -155,7 +155,7 @@ def _name(command: list[str]) -> str:
 
 
 def _document(content: dict[str, Any]) -> Any:
-    """The spec that is equivalent to the options, as `raysuite run` reads it."""
+    """The spec that describes the same experiment as the options."""
     import yaml
 
     from raysuite.spec import parse_document

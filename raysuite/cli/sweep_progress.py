@@ -165,7 +165,7 @@ class SweepProgress(LiveView):
         return f"best so far (*): trial {best.number}, {reached}, with {values}"
 
     def trials_table(self, rows: int, width: int) -> Table:
-        """A table of at most `rows` trials: the best, the running ones, and the last ones.
+        """A table of at most `rows` trials: the best, the running and the latest trials.
 
         Each key has a column if all keys fit into `width` characters; otherwise they share one
         column.

@@ -505,7 +505,7 @@ def down(
                 backend.kill(cluster)
                 _gone(folder, cluster, _ENDS_S)
         elif cluster.job:
-            folder.end.touch(0o600)  # for agents whose launcher has died
+            folder.end.touch(0o600)  # ends agents whose launcher has died
             backend.kill(cluster)  # even if its known state is "gone"
         try:
             left = _left(folder, status, tell)

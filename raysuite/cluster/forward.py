@@ -99,7 +99,7 @@ class Connection:
 
 @contextmanager
 def connected(login: str) -> Iterator[Connection]:
-    """A connection that is open within the context. Raises UserError with ssh's message."""
+    """Keep a connection open within the context. Raises UserError with ssh's message."""
     with (
         # a socket's path has at most 104 bytes, and ssh appends some to it
         tempfile.TemporaryDirectory(prefix="raysuite-ssh-", dir="/tmp") as place,  # 0700

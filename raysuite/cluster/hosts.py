@@ -152,7 +152,7 @@ class Keeper:
                 deadline = time.time() + self._site.warn_seconds
                 folder.write(Stop(reason="time_limit", deadline=deadline))
         asked = self._ended or folder.end.exists()
-        folder.end.touch(0o600)  # for agents whose launcher was lost
+        folder.end.touch(0o600)  # ends agents whose launcher was lost
         deadline = time.monotonic() + _ENDS_S
         while any(each.poll() is None for each in launchers) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)

@@ -158,7 +158,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Let the kernel send this process a signal when its parent ends. For children. Linux only."""
+    """Let the kernel send this child process a signal when its parent ends. Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_PDEATHSIG, number, 0, 0, 0)
 

@@ -334,7 +334,7 @@ class NodeGroup:
     """The longest time limit that a job may have, in seconds."""
     nodes: int
     cpus: int
-    """Per node, like the fields below."""
+    """CPUs of each node; the fields below are also per node."""
     memory_mb: int
     gpus: int
 
@@ -449,7 +449,7 @@ class SlurmBackend:
         write_whole(folder.script, script(folder, cluster, command).encode(), private.MODE)
         pairs = (f"{name}={value}\n" for name, value in cluster.site.environment.items())
         write_whole(folder.path / "environment", "".join(pairs).encode(), private.MODE)
-        with contextlib.suppress(LibraryError):  # then each node builds the library itself
+        with contextlib.suppress(LibraryError):  # if this fails, each node builds the library
             build(binding.SOURCE, folder.path)
         job, _, where = _ask(["sbatch", "--parsable", str(folder.script)]).strip().partition(";")
         return cluster.model_copy(update={"job": job, "slurm_cluster": where})

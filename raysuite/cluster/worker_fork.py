@@ -209,12 +209,12 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.chdir(request["folder"])
     sys.argv[:] = request["argv"]
     sys.path.insert(0, os.path.dirname(sys.argv[0]))
-    # new seeds; Python's module `random` seeds itself after a fork
+    # seed NumPy and torch again; Python's module `random` seeds itself after a fork
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
         torch.default_generator.seed()
-    with suppress(OSError):  # like the client: if memory is short, the kernel kills workers first
+    with suppress(OSError):  # as the client's: if memory is short, the kernel kills workers first
         score = Path(f"/proc/{request['pid']}/oom_score_adj").read_text()
         Path("/proc/self/oom_score_adj").write_text(score)
 

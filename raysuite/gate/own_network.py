@@ -79,7 +79,7 @@ _SEED = 2023
 
 @dataclass(frozen=True)
 class Found:
-    """The result, equal on all ranks."""
+    """The result of `compare`, equal on all ranks."""
 
     error: float | None = None
     """Largest relative error of a tensor's update; None if nothing was compared."""
@@ -267,7 +267,7 @@ def _train(
     draws: _Draws,
     kept: bool,
 ) -> list[dict[str, Tensor]]:
-    """The weights before and after each step; if not `kept`, only the last weights."""
+    """Train; return the weights before and after each step or, if not `kept`, the last weights."""
     found = [engine.weights()]
     engine.train()
     first = engine.replica * settings.accumulate

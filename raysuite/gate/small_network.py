@@ -153,12 +153,12 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """The largest of the errors."""
+        """The largest of `weights`, `logits` and `losses`."""
         return max(self.weights, self.logits, self.losses)
 
     @property
     def loose_error(self) -> float:
-        """The largest of the errors, with `updates` instead of `weights`."""
+        """The largest of `updates`, `logits` and `losses`."""
         return max(self.updates, self.logits, self.losses)
 
     @property

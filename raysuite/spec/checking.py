@@ -17,7 +17,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(data: Mapping[str, Any], place: Place) -> ExperimentSpec:
-    """The spec of `data`. Raises SpecError with every mistake in it."""
+    """`data` as an ExperimentSpec. Raises SpecError with every mistake in it."""
     return validate_as(ExperimentSpec, data, place)
 
 
@@ -31,7 +31,7 @@ def validate_as(model: type[Model], data: Mapping[str, Any], place: Place) -> Mo
 
 
 def load_spec(document: Document) -> ExperimentSpec:
-    """The spec of a document, with its matrix not expanded."""
+    """The spec of a document; its matrix is not expanded."""
     return validate(document.data, document.place)
 
 

@@ -26,7 +26,7 @@ class _Optimizer(Options):
     training."""
 
     lr: float = Field(gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     lr_reference_batch: int | None = Field(default=None, ge=1)
     """The global batch for which `lr` is given; null: `lr` is used for every global batch."""
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
@@ -67,7 +67,7 @@ class SgdOptions(_Optimizer):
 
     name: Literal["sgd"] = "sgd"
     lr: float = Field(default=0.1, gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Share of the previous update that is added to each update."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -91,7 +91,7 @@ class LarsOptions(_Optimizer):
 
     name: Literal["lars"] = "lars"
     lr: float = Field(default=1.0, gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Share of the previous update that is added to each update."""
     weight_decay: float = Field(default=5e-4, ge=0)
@@ -113,7 +113,7 @@ class LambOptions(_Optimizer):
 
     name: Literal["lamb"] = "lamb"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0)
@@ -129,7 +129,7 @@ class AdamWOptions(_Optimizer):
 
     name: Literal["adamw"] = "adamw"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
@@ -150,7 +150,7 @@ class ScheduleFreeOptions(_Optimizer):
 
     name: Literal["schedule_free"] = "schedule_free"
     lr: float = Field(default=2.5e-3, gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     betas: tuple[Annotated[float, Field(gt=0, lt=1)], Beta] = (0.9, 0.999)
     """First, the share of the averaged weights in the weights at which gradients are computed;
     second, the decay of the running mean of the gradient's square."""
@@ -175,7 +175,7 @@ class MuonOptions(_Optimizer):
 
     name: Literal["muon"] = "muon"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before scaling; AdamW uses the same rate."""
+    """Learning rate after the warm-up, before `lr_scaling`; AdamW uses the same rate."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the running mean of the gradient."""
     nesterov: bool = True

@@ -15,7 +15,7 @@ class ResourceOptions(Options):
     """The resources of a run."""
 
     workers: int = Field(default=1, ge=1)
-    """World size: number of ranks, each with one GPU or `cpus_per_worker` CPUs."""
+    """World size: number of ranks, each with one device: a GPU, or `cpus_per_worker` CPUs."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """`auto`: GPUs if there is one for each worker, else CPUs."""
     cpus_per_worker: int = Field(default=1, ge=1)

@@ -33,7 +33,7 @@ class Operation:
     """Number of the micro-batch, counted from 0 in the schedule's first step. For an update, the
     last micro-batch whose gradient it uses."""
     stage: int = 0
-    """Counted from 0, in the order of the network."""
+    """Number of the stage, counted from 0 in the order of the network."""
     version: int = 0
     """Number of updates, since the schedule's first step, that the weights of this pass include.
     Both passes of a micro-batch through a stage have equal versions. For an update: the number of
@@ -158,7 +158,7 @@ class Schedule:
         return max(before, 0) // self._passes(worker)
 
     def _passes(self, worker: int) -> int:
-        """Number of a worker's forward passes in a step; it has as many backward passes."""
+        """Number of a worker's forward passes in a step, and of its backward passes."""
         return self.micro_batches * self.chunks // self.replicas[self.place(worker)[0]]
 
     def _backward(self, worker: int, number: int) -> Iterator[Operation]:

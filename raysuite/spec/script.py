@@ -122,8 +122,8 @@ class ScriptOptions(Options):
     """The script and its arguments, or `-m` and a module. `{256 // workers}` in an argument is
     computed for each run, from numbers, `workers`, `nodes`, and + - * / // %."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments, which a matrix can vary, appended as `--KEY VALUE`; true gives only
-    `--KEY`, null and false omit it."""
+    """Further arguments, which a matrix can vary, appended as `--KEY VALUE`. The value true appends
+    only `--KEY`; null and false append nothing."""
     environment: dict[str, Any] = Field(default_factory=dict)
     """Environment variables of the script's processes; null leaves a variable as it is."""
     samples_per_step: int | str | None = None

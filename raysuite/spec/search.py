@@ -141,7 +141,7 @@ class Dimension(Options):
         return range(-(-low // step) * step, high + (step > 1), step)
 
     def on_step(self, value: float) -> float:
-        """The drawable value nearest to `value`; `value` itself for distributions without steps."""
+        """The nearest value that can be drawn; `value` itself for distributions without steps."""
         if "randint" in self.kind:
             return min(self.whole(), key=lambda each: abs(each - value))
         if not self.kind.startswith("q"):
@@ -206,7 +206,7 @@ class GridSearch(Options):
 
 
 class OptunaSearch(Options):
-    """Optuna: the results of earlier trials decide on the next one."""
+    """Optuna chooses each trial from the results of earlier trials."""
 
     name: Literal["optuna"] = "optuna"
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
@@ -229,8 +229,8 @@ class AshaScheduler(Options):
     grace_epochs: int = Field(default=1, ge=1)
     """Epochs until the first rung; no trial ends before it."""
     reduction_factor: float = Field(default=3, gt=1)
-    """At a rung, one of this many trials continues. Each rung has this many times the epochs of the
-    previous rung."""
+    """The best 1/`reduction_factor` of the trials at a rung continue. A rung has `reduction_factor`
+    times the epochs of the previous rung."""
     brackets: int = Field(default=1, ge=1)
     """Number of brackets that trials are distributed over; a bracket's first rung is one rung later
     than in the previous bracket."""

@@ -223,7 +223,7 @@ class SlurmSite(_Site):
         known = _OURS if info.field_name == "sbatch_lines" else _OURS_OF_SRUN
         for line in lines:
             for option in re.findall(r"(?:^|\s)(--[a-z-]+|-[A-Za-z])", line):
-                if any(ours.startswith(option) for ours in known):  # --wra is --wrap in sbatch
+                if any(ours.startswith(option) for ours in known):  # sbatch takes --wra for --wrap
                     raise ValueError(
                         f"{line!r} sets {option}, which raysuite sets itself; leave it out"
                     )

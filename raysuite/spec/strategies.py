@@ -251,11 +251,11 @@ class _StrategyOptions(Options):
 
     @property
     def fused_bytes(self) -> float:
-        """Largest buffer in which gradients are reduced; infinite if no option limits it."""
+        """Size of the largest buffer in which gradients are reduced; infinite if not limited."""
         return float(getattr(self, "bucket_mb", math.inf)) * _MIB
 
     def reductions(self) -> Reductions | None:
-        """How a step's gradients are reduced, for the simulator; None if that is not modelled."""
+        """How a step's gradients are reduced; None if the simulator does not model it."""
         return None
 
     @classmethod

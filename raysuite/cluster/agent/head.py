@@ -46,13 +46,13 @@ class MlflowKeeper:
     MLflow."""
 
     def __init__(self, server: MlflowServer, children: Children, output: Path) -> None:
-        """`output` is the file that the server's output goes to."""
+        """`output` is the file to which the server writes its output."""
         self.server = server
         self.answers = False
         """Whether the server has answered and has not failed since."""
         self.error = ""
-        """Why the server failed or is late; empty otherwise. After a failure, a server that has
-        ever answered is restarted after _REST_S seconds."""
+        """Why the server failed or is late; empty otherwise. A server that fails after it has
+        answered once is restarted _REST_S seconds later."""
         self.began = self._saved = time.monotonic()
         self._children, self._output = children, output
         self._environment: Mapping[str, str] = {}
@@ -65,8 +65,8 @@ class MlflowKeeper:
         self._late = False
         """Whether `error` means only that the server is still starting."""
         self._answered = False
-        """Whether the server has ever answered. Before that, the database may be incomplete, or
-        only partly migrated to a newer MLflow."""
+        """Whether the server has ever answered. Before its first answer, the database may be
+        incomplete, or only partly migrated to a newer MLflow."""
         self._seen = (self.answers, self.error)
 
     def start(self, environment: Mapping[str, str]) -> None:
@@ -238,7 +238,7 @@ class Resuming:
             return []
         running = {job.id for job in dashboard.jobs() if job.status in RUNNING}
         return [
-            replace(each, job="")  # a job with the old id has already ended on this head
+            replace(each, job="")  # a new id: the job with the old id has ended
             for each in found
             if self._handed_in.get(each.results) not in running
         ]

@@ -55,7 +55,7 @@ def clear_away(
 
 
 def clear_local(folder: ClusterFolder, cluster: Cluster, tell: Callable[[str], None]) -> list[str]:
-    """`clear_away` for a cluster on this machine; do nothing for any other cluster."""
+    """Call `clear_away` for a cluster on this machine; do nothing for any other cluster."""
     if not isinstance(cluster.site, LocalSite):
         return []
     return clear_away(folder, cluster, find_place(cluster.site), tell)

@@ -182,7 +182,7 @@ def _damage(database: Path) -> str:
 
 
 def _copy(source: Path, target: Path, generations: int = 0) -> None:
-    """Copy a database, mode 0600; `target` is replaced only by a complete copy.
+    """Copy a database to a file of mode 0600. `target` is replaced only by a complete copy.
 
     Previous copies are kept as TARGET.1 (the newest) and so on, but not more often than every
     _GENERATION_S seconds. Raises sqlite3.DatabaseError if the copy is damaged.
