@@ -104,8 +104,6 @@ def parse_size(given: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
-# `raysuite data make`: a synthetic version of a named data set.
-
 SPEC_SUFFIXES = (".yaml", ".yml")
 
 

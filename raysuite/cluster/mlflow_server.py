@@ -64,8 +64,8 @@ def environment(
     private.
 
     `store` is the database's URL; `hosts` are the names by which browsers may address the server.
-    The URL and the key of cookies are only in this environment, which /proc shows only to its
-    owner.
+    The URL and the key of cookies are only in this environment, which /proc shows only to the
+    process's owner.
     """
     config = folder / "auth.ini"
     config.unlink(missing_ok=True)

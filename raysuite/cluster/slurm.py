@@ -297,7 +297,7 @@ def _settings(job: Job) -> str:
         "--mpi=none",
         "--input=none",
         "--label",
-        "--no-kill",  # a lost node, or a failed agent, does not end the others
+        "--no-kill",  # a lost node, or a failed agent, does not end the other agents
         "--wait=0",
         "--kill-on-bad-exit=0",
         *step_options(site, (job.folder, job.working_folder, site.scratch)),
@@ -457,7 +457,7 @@ class SlurmBackend:
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
         found: dict[str, dict[str, JobState]] = {}
         for where in dict.fromkeys(each.slurm_cluster for each in clusters if each.job):
-            # a job that squeue does not list is gone: SLURM forgets it some minutes after its end
+            # a job that squeue does not list is gone: it is listed for some minutes after its end
             jobs = {
                 each.job: JobState("gone")
                 for each in clusters

@@ -345,7 +345,7 @@ class DdpOptions(_StrategyOptions):
     powersgd_rank: int = Field(default=1, ge=1)
     """Rank of PowerSGD's low-rank approximation."""
     static_graph: bool = False
-    """Let DDP rely on an autograd graph that is the same in each step."""
+    """DDP's `static_graph`: the autograd graph must then be the same in each step."""
     find_unused_parameters: bool = False
     """Search each step's graph for parameters without a gradient."""
 

@@ -213,7 +213,7 @@ _NEW_HEAD_S = 20.0
 
 
 class WorkerNode:
-    """Runs a node until a signal ends it, or the head has ended. Raises NodeFailedError."""
+    """Runs a node until a signal ends it, or the head has ended. `run` raises NodeFailedError."""
 
     def __init__(self, node: ThisNode) -> None:
         self._node = node
