@@ -280,7 +280,7 @@ class LiveView(ABC):
             self.announce(run, record)
 
     def write(self, run: RunState, text: str, style: str = "") -> None:
-        """Write a line above the live part; with --quiet to stderr: stdout is for results."""
+        """Write a line above the live part or, with --quiet, to stderr: stdout is for results."""
         line = Text(f"{self.heading(run)}  ")
         line.append(text, style=style)
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)

@@ -196,7 +196,7 @@ class Job:
     working_folder: str
     """The folder in which the cluster's jobs start."""
     command: tuple[str, ...]
-    """The command to run once on each node: the agent, in an image or not, with its arguments."""
+    """The command to run once on each node: the agent with its arguments, in an image if needed."""
 
 
 def render(job: Job) -> str:
