@@ -26,7 +26,7 @@ from raysuite.spec.training import TrainingOptions
 
 
 class SyntheticDataOptions(Options):
-    """Options of a synthetic data set for `raysuite data make`; the defaults imitate the original."""
+    """Options of a synthetic data set for `raysuite data make`; defaults imitate the original."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
     """Share of the original's number of training images."""
