@@ -1,4 +1,4 @@
-"""`raysuite`: one file per verb, imported when the verb is called.
+"""The command line `raysuite`. Each verb has its own file, imported when the verb is called.
 
 Exit codes: 0 success; 1 failure of a run or a check; 2 bad input; 75 stopped, can be resumed; 130
 interrupted.
@@ -71,7 +71,7 @@ REPLACED = {
 }
 """Verb of earlier versions -> the verb and option that replace it."""
 _MODULES = {"sweep": "run", "calibrate": "predict", "sync": "register"}
-"""Verb -> its module, for verbs whose module has another name."""
+"""Verb -> the module that defines it, if the module's name is not the verb."""
 
 
 class _Verbs(TyperGroup):
@@ -143,7 +143,7 @@ def _root(
 
 
 def load_verb(name: str) -> Any:
-    """The command of a verb, or its group of commands, with all options."""
+    """Import a verb; return its command, or its group of commands, with all options."""
     verb = getattr(import_module(f"raysuite.cli.{_MODULES.get(name, name)}"), name)
     whole = typer.Typer(**_SETTINGS)
     whole.callback()(_root)
@@ -156,8 +156,7 @@ def load_verb(name: str) -> Any:
 
 
 def load_all() -> Any:
-    """The whole command line, with the options of each verb, from which the documentation is
-    generated."""
+    """The whole command line with the options of each verb, for the generated documentation."""
     made: Any = typer.main.get_command(app)
     made.commands = {name: load_verb(name) for name in VERBS}
     return made

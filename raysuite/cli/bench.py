@@ -66,11 +66,11 @@ def _folder(out: Path | None, name: str) -> Path:
     return folder
 
 
-# Comparisons of loaders: measurement, table, files, MLflow.
+# `raysuite bench loaders`: time loaders, and report the comparison.
 
 
 def print_plan(plan: LoadingPlan, as_json: bool) -> None:
-    """Print the candidates and the number and length of the timings."""
+    """Print the loaders to time, and the number and length of the timings."""
     if as_json:
         print_text(plan.model_dump_json(indent=2))
         return
@@ -90,8 +90,8 @@ def measure_and_print(
     mlflow: bool,
     tracking_uri: str | None,
 ) -> LoadingBench:
-    """Measure, report, and log to MLflow. After Ctrl-C, report the timings so far, and raise
-    KeyboardInterrupt."""
+    """Time the loaders, write and print the report, and log it to MLflow. After Ctrl-C, report the
+    timings so far, and raise KeyboardInterrupt."""
     from raysuite.orchestrate.loader_timings import compare
     from raysuite.records.loader_rates import FILE, LoadingBench
 
@@ -251,7 +251,7 @@ def loaders(
         return
     stem = "".join(letter if letter.isalnum() else "-" for letter in data.name)
     folder = _folder(out, f"loaders-{stem}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     measured = measure_and_print(plan, folder, bool(loader), as_json, mlflow, tracking_uri)
     names = {each.name for each in measured.candidates if each.kind == "loader" and each.width}
     if names.isdisjoint(timing.candidate for timing in measured.timings):
@@ -294,7 +294,7 @@ def _parsed(loader: Sequence[str]) -> list[Any]:
 
 
 def _spread(most: int) -> list[int]:
-    """A few numbers of threads up to `most`."""
+    """Numbers of threads to try: 1, a quarter and a half of `most`, and `most`."""
     return sorted({1, most // 4, most // 2, most} - {0})
 
 
@@ -392,8 +392,8 @@ def _print_sizes(plans: Sequence[RunPlan], as_json: bool) -> None:
 
 
 def _name(plan: RunPlan) -> str:
-    """The variant's name without its loader, because a search trains on random samples, and without
-    the batch sizes that the search replaces."""
+    """The variant's name, without the batch sizes that the search replaces, and without its loader:
+    a search trains on random samples."""
     from raysuite.records.names import extras, strategy_name, workers_name
 
     data = plan.model_dump(mode="json")

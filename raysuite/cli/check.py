@@ -1,4 +1,4 @@
-"""`raysuite check`: does a site compute as fast as it did before?"""
+"""`raysuite check`: compare a site's throughput with that of earlier checks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _MOST_GPUS = 16
 
 
 def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:
-    """The spec of the check: ResNet-50 on random images of 224 pixels on GPUs, else ResNet-20 on
-    digits.
+    """The spec of the check. With GPUs it trains ResNet-50 on random images of 224x224 pixels,
+    without GPUs ResNet-20 on the digits data set.
 
     If this spec changes, the variants' names must change too: checks are compared by these names.
     """

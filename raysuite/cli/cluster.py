@@ -34,11 +34,11 @@ ClusterName = Annotated[
     typer.Argument(help="Name of the cluster; default: the only one.", show_default=False),
 ]
 
-# Clusters as text and as JSON.
+# Describe clusters as text and as JSON.
 
 
 def in_words(status: Status) -> str:
-    """The cluster's state and, if there is one, its reason."""
+    """The cluster's state and, if known, the reason for it."""
     return f"{status.state} ({status.why})" if status.why else status.state
 
 
@@ -58,7 +58,7 @@ def mlflow_in_words(head: Head) -> str:
 
 
 def as_data(status: Status) -> dict[str, Any]:
-    """A cluster's state as data for --json, without secrets."""
+    """A cluster's state as plain data for --json, without secrets."""
     cluster, head = status.cluster, status.head
     return {
         "name": cluster.name,
@@ -92,11 +92,11 @@ def as_data(status: Status) -> dict[str, Any]:
 
 
 def exports(variables: Mapping[str, str]) -> str:
-    """Lines for a POSIX shell, in which each value is quoted."""
+    """`export` lines for a POSIX shell, with quoted values."""
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
-# What `raysuite cluster site new` asks at a terminal.
+# The questions of `raysuite cluster site new` at a terminal.
 
 QUESTIONS = {
     "slurm": {
@@ -174,7 +174,7 @@ def _hints() -> dict[str, str]:
         mine, _ = accounts()
         hints["account"] = ", ".join(sorted(mine))
     except SlurmError:
-        pass  # many sites have no accounting, or none in sacctmgr
+        pass  # many sites have no SLURM accounting
     return hints
 
 
@@ -284,7 +284,7 @@ def _list_sites(as_json: bool) -> None:
     stdout().print(table(headings, ([str(row[key]) for key in headings] for row in rows)))
 
 
-# `raysuite cluster check`: the nodes that are slow.
+# `raysuite cluster check`: find slow nodes.
 
 
 def check(
@@ -349,7 +349,8 @@ def check(
 # `raysuite cluster up`: start a cluster and wait until all nodes have joined.
 
 _AGENT = ("-P", "-m", "raysuite.cluster.agent")
-"""-P: Python imports nothing from the working folder, which may contain another raysuite."""
+"""Python's arguments to start an agent. With -P, Python imports nothing from the working folder,
+which may contain another raysuite."""
 
 
 def up(
@@ -484,13 +485,13 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
     line = launched(site, mine, folders)
     if cluster.backend == "hosts":
         return (sys.executable, "-P", "-m", "raysuite.cluster.hosts", str(folder.path), *line)
-    # a batch script does not have the login shell's PATH; modules of a site set PATH themselves
+    # a batch script lacks the login shell's PATH, but the site's modules may set PATH
     program = None if getattr(site, "modules", ()) else shutil.which(line[0])
     return (program or line[0], *line[1:])
 
 
 def _scratch(cluster: Cluster) -> str | None:
-    """The scratch folder to bind into the image; None if each node expands variables in it."""
+    """The scratch folder to bind into the image; None if it has variables that a node expands."""
     from raysuite.spec.site_values import expand
 
     scratch = cluster.site.scratch
@@ -633,7 +634,8 @@ def _list(found: Sequence[Status], as_json: bool) -> None:
 
 
 def _environment(folder: ClusterFolder, found: Status) -> dict[str, str]:
-    """The variables of a client. Raises UserError if the cluster is not up, or on another host."""
+    """The environment variables with which a client finds the cluster. Raises UserError if the
+    cluster is not up, or if it runs on another host."""
     from raysuite.cluster.client import check_here
     from raysuite.cluster.variables import client_environment
 

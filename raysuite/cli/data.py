@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.synthetic_data import NodeEnd
     from raysuite.spec.data_set import DataOptions
 
-# The progress bar of the verbs for data.
-
 
 def cpus() -> int:
     """The number of CPUs that this process may use, which is the default of --workers."""
@@ -40,8 +38,8 @@ def cpus() -> int:
 
 @contextmanager
 def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr; none if `hidden`, or if stderr is not a terminal. Yields a function
-    to report progress: its arguments are the number of units done since its last call and,
+    """Show a progress bar on stderr, unless `hidden` or stderr is not a terminal. Yields a function
+    that reports progress; its arguments are the number of units done since its last call and,
     optionally, a new title."""
     console = stderr()
     if hidden or not console.is_terminal:
@@ -70,7 +68,7 @@ def synthetic_sets_of(file: Path, scale: str | None) -> list[tuple[SyntheticSet,
     """The synthetic data sets that the runs of a spec read, each with its folder. Only
     the data sets that the spec's `synthetic_data` names are synthetic.
 
-    Raises SpecError for mistakes of the spec, and UserError for an impossible synthetic data set.
+    Raises SpecError for mistakes in the spec, and UserError for a data set that cannot be made.
     """
     from raysuite.data.synthesis import plan_synthetic_set
     from raysuite.plan import expand
@@ -105,8 +103,6 @@ def parse_size(given: str) -> tuple[int, int]:
         raise UserError(f"size {given!r}; valid: pixels, such as 64, or 500x375 (width, height)")
     return int(found[1]), int(found[2] or found[1])
 
-
-# `raysuite data make`: a synthetic version of a named data set.
 
 SPEC_SUFFIXES = (".yaml", ".yml")
 
@@ -406,7 +402,7 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
                 f"--name and --format are only for folders; {what} is your own data set: "
                 "leave them out"
             )
-        return [target_of(DataOptions(name=what, image_size=1))]  # the size is not used
+        return [target_of(DataOptions(name=what, image_size=1))]  # required, but not used
     if path.suffix in SPEC_SUFFIXES:
         if name or form:
             raise UserError(
@@ -489,7 +485,7 @@ def _span(counts: Any) -> str:
 
 
 def _sizes(sizes: Mapping[tuple[int, int], int]) -> str:
-    """`32 x 32`, or the smallest and the largest sides and the most common size."""
+    """Format sizes: `32 x 32` if all are equal, else the range of sides and the commonest size."""
     if len(sizes) < 2:
         return "".join(f"{width} x {height}" for width, height in sizes)
     widths, heights = ([size[i] for size in sizes] for i in (0, 1))

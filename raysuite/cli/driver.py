@@ -1,6 +1,6 @@
 """The driver of `raysuite run` and `raysuite sweep`: plan or resume, connect, run, report.
 
-`drive` is the common life cycle; `SuiteWork` and `SweepWork` implement its steps.
+`drive` calls the steps of either verb; `SuiteWork` and `SweepWork` implement them.
 """
 
 from __future__ import annotations
@@ -73,19 +73,20 @@ if TYPE_CHECKING:
     from raysuite.train.stop_together import Stop
 
 _SYNC_S = 20.0
-"""A stopped suite is written to MLflow only if more seconds than this remain to its deadline."""
+"""Seconds; a stopped suite is written to MLflow only if its deadline is further away than this."""
 
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
-    """Print how to resume after Ctrl-C, a closed pipe or a stop request. Called first, because the
-    process may be killed soon."""
+    """Print how to resume after Ctrl-C, a closed pipe or a stop request. Call it before any other
+    work, because the process may be killed soon."""
     why = f"stopped ({STOPPED[stop.reason]})" if stop else "finished work is kept"
     folder = shlex.quote(str(results.folder))
     print_text(f"{why}; resume with: raysuite {verb} --resume-from {folder}", error=True)
 
 
 def print_what_changed(results: Results, document: Document) -> None:
-    """Print which keys of the spec were edited after the start; the edits have no effect."""
+    """Print the keys of the spec that were edited after its runs began, and state that the edits
+    have no effect on resumed runs."""
     from raysuite.track.entries import flatten
 
     file = results.folder / "spec.yaml"
@@ -134,9 +135,6 @@ def suite_of(results: Results, request: Request) -> Suite:
     )
 
 
-# Batch sizes that a spec leaves to a search.
-
-
 def search_batches(
     plans: Sequence[RunPlan], folder: Path, nodes: int, watch: StopWatch, silent: bool
 ) -> Decision:
@@ -161,8 +159,6 @@ _AFTER_RUNS_S = 15.0
 """Seconds that a budget reserves for Ray's shutdown, the report and MLflow."""
 
 
-# The life cycle.
-
 AnyRequest = TypeVar("AnyRequest", bound=Request)
 
 
@@ -175,11 +171,11 @@ class Work(ABC, Generic[AnyRequest]):
         self.remarks: list[str] = []
         """Lines that are printed at the end."""
         self.opened: Results | None = None
-        """The results folder; None until there is one."""
+        """The results folder; None until it is created, or opened to resume it."""
 
     @property
     def results(self) -> Results:
-        """The results folder, made by `create` or resumed."""
+        """The results folder. Call it only after `create`, or when an earlier suite is resumed."""
         assert self.opened is not None
         return self.opened
 
@@ -195,8 +191,8 @@ class Work(ABC, Generic[AnyRequest]):
             suite.reset_failures(suite.planned(self.results), self.results)
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
-        """Check batches while Ray starts; the yielded function waits for the check, and
-        raises SpecError if it fails."""
+        """Try one batch of each plan that needs a dry batch, while Ray starts. The yielded function
+        waits for the result, and raises SpecError if a batch failed."""
         return nullcontext(lambda: None)
 
     @property
@@ -233,7 +229,7 @@ class Work(ABC, Generic[AnyRequest]):
 
     @abstractmethod
     def has_failed(self) -> bool:
-        """Whether a run failed, or no trial gave a result: the exit code is then 1."""
+        """Whether a run failed, or no trial has a result. If so, the exit code is 1."""
 
 
 class SuiteWork(Work[RunRequest]):
@@ -288,7 +284,8 @@ class SuiteWork(Work[RunRequest]):
 
     @cached_property
     def on_ray(self) -> bool:
-        """Whether runs are left that need Ray, which training scripts on this machine do not."""
+        """Whether a run that has not ended needs Ray. Training scripts need Ray only if an address
+        is given."""
         left = self.left()
         scripts = all(plan.spec.script is not None for plan in left)
         return bool(left) and (bool(self.request.address) or not scripts)
@@ -444,7 +441,7 @@ class SweepWork(Work[SweepRequest]):
 
 
 def first_line(results: Results) -> str:
-    """The first line of `--json`: the results folder, and the version that writes it."""
+    """The first line of `--json`: the results folder, and the versions of raysuite and Records."""
     known = {"version": __version__, "record_schema": SCHEMA}
     return json.dumps({"kind": "results", "folder": str(results.folder), **known})
 
@@ -470,7 +467,7 @@ def drive(work: Work[Any]) -> None:
     is_sent = request.mlflow and "mlflow" in work.track
     tracking = Tracking(request.tracking_uri, print_text) if is_sent else None
     timings.seconds["driver"] = time.time() - timings.began
-    # `kept` is closed last: if the driver is killed before that, its suite is resumed
+    # `kept` is closed last: if the driver is killed earlier, the cluster can resume its suite
     try:
         with ExitStack() as kept:
             with StopWatch(current_folder(), request.stop_within_s) as watch, ExitStack() as joined:
@@ -538,7 +535,7 @@ def _execute(
     from raysuite.orchestrate.suite import Listener
 
     if tracking:
-        tracking.ready()  # before the first measurement, not during it
+        tracking.ready()  # wait, so that MLflow's start does not disturb the first measurement
     with work.view() as progress:
 
         def poll() -> None:

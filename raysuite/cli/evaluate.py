@@ -1,4 +1,4 @@
-"""`raysuite evaluate`: a trained network's predictions and metrics, also for each class."""
+"""`raysuite evaluate`: predictions and metrics of a trained network, overall and for each class."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Rows = Iterable[Sequence[object]]
 
 _MOST_CLASSES = 40
-"""Largest number of classes in the table. If there are more, it has those of lowest recall."""
+"""Largest number of rows in the table; if there are more classes, it shows the lowest recalls."""
 _MOST_CONFUSED = 5
 
 

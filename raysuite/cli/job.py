@@ -58,7 +58,7 @@ def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
 
 
 def _chosen(name: str | None) -> ClusterFolder:
-    """The cluster `name`, else the cluster of this process, else the only one running."""
+    """The cluster `name`, else the cluster of this process, else the only running cluster."""
     from raysuite.cluster.client import find_folder
     from raysuite.cluster.folder import current_folder
 
@@ -67,7 +67,7 @@ def _chosen(name: str | None) -> ClusterFolder:
 
 
 def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
-    """Print what the job prints, unless `silent`, until it has ended; then print its final state.
+    """Print the job's output, unless `silent`, until the job has ended; then print its final state.
 
     Raises KeyboardInterrupt on Ctrl-C, after printing how to follow the job again.
     """
@@ -89,7 +89,7 @@ def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
 
 
 def ending(job: Job) -> str:
-    """One line on how a job ended."""
+    """One line that states how a job ended."""
     if job.status == "SUCCEEDED":
         return f"job {job.id} succeeded"
     if job.status == "STOPPED":
@@ -212,7 +212,7 @@ def forward(
 
     with forwarded(login, cluster) as folder:
         head = folder.head()
-        assert head is not None  # else there is nothing to forward
+        assert head is not None  # `forwarded` has checked this
         print_text(exports(client_environment(folder, head)))
         print_text("the tunnel is open until Ctrl-C", error=True)
         folder.wait()

@@ -1,4 +1,4 @@
-"""`raysuite plan`: all runs of a spec, before any is started."""
+"""`raysuite plan`: print all runs of a spec, and start none."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
 
 
 def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
-    """Lines on the CPUs to which this host would bind each worker with `binding: auto`. Workers on
-    GPUs are left out, because their CPUs are known only on the nodes."""
+    """Lines that state to which CPUs of this host `binding: auto` would bind each worker. Workers
+    on GPUs are left out, because their CPUs are known only on the nodes."""
     from raysuite.measure.topology import bound_cpus, cpu_list
 
     found = {each.workers: None for each in plans if each.device == "cpu"
@@ -130,7 +130,7 @@ def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
 
 
 def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
-    """A drawing of each distinct schedule, in which a backward pass takes twice as long as a
+    """Lines that draw each distinct pipeline schedule; a backward pass is drawn twice as long as a
     forward pass."""
     from raysuite.spec.schedules import bubble, in_flight, timeline, versions_held
 
@@ -183,7 +183,7 @@ _OWN = ("#", "run")
 
 
 def _with_groups(plans: Sequence[RunPlan]) -> Iterator[tuple[RunPlan, int, bool]]:
-    """Each run, the number of its worker group, and whether an earlier run has warmed the group."""
+    """Each run, the number of its group, and whether the group's processes run already."""
     from raysuite.plan import groups
 
     for number, group in enumerate(groups(plans), 1):

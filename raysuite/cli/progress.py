@@ -1,4 +1,4 @@
-"""The display of runs and trials in progress, made from their journals only."""
+"""The display of runs and trials in progress, made only from files that the runs write."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from raysuite.units import human_seconds
 
 
 class Tail:
-    """Reads the Records that were added to a journal since the last call."""
+    """Reads the Records that were added to a journal since the previous reading."""
 
     def __init__(self) -> None:
         self._size_bytes = self._count = 0
 
     def new(self, journal: Path) -> list[Record]:
-        """The Records of the complete new lines; if the journal is damaged, only the last
-        Record."""
+        """The Records of the complete new lines; if the journal is damaged, only the Record that
+        states the damage."""
         size = journal.stat().st_size if journal.exists() else 0
         if size == self._size_bytes:
             return []
@@ -64,7 +64,7 @@ class Tail:
         return new
 
 
-# The progress of an experiment, from its Records, for the displays.
+# The state of runs, computed from their Records.
 
 Status = Literal["finished", "pruned", "failed", "stopped", "running", "paused", "waiting"]
 """pruned: ended early by a sweep's scheduler; stopped: can be resumed; paused: at the end of an
@@ -84,7 +84,7 @@ STYLES: dict[Status, str] = {
 
 
 class RunState:
-    """One run or trial, from its Records so far."""
+    """The state of one run or trial, computed from its Records so far."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
@@ -148,7 +148,7 @@ class RunState:
 
     @property
     def figures(self) -> TrialFigures:
-        """The run's results so far, as in the report."""
+        """The run's results so far, computed as for the report."""
         if self._figures is None:
             self._figures = trial_figures(self.plan.model_dump(mode="json"), self._records)
         return self._figures
@@ -188,7 +188,8 @@ LOG_SECONDS = 60.0
 
 
 class LiveView(ABC):
-    """A live display on a terminal, otherwise lines. `json`: as JSON; `quiet`: failures, stops.
+    """A live display on a terminal; elsewhere, a line for each event. With `json` every Record is
+    printed as a line of JSON; with `quiet` only failures and stops are printed.
 
     The live part is shown while the context is open. Earlier Records of resumed runs are counted
     but not printed.
@@ -216,7 +217,7 @@ class LiveView(ABC):
 
     @property
     def total(self) -> int:
-        """The number of all runs, including those to come."""
+        """The number of all runs, including those that have not begun."""
         return len(self.runs)
 
     @property
@@ -229,7 +230,7 @@ class LiveView(ABC):
 
     @abstractmethod
     def heading(self, run: RunState) -> str:
-        """The beginning of a run's lines."""
+        """The text with which each line about a run begins."""
 
     @abstractmethod
     def announce(self, run: RunState, record: Record) -> None:
@@ -279,13 +280,13 @@ class LiveView(ABC):
             self.announce(run, record)
 
     def write(self, run: RunState, text: str, style: str = "") -> None:
-        """Write a line above the live part; with --quiet on stderr, as stdout is for results."""
+        """Write a line above the live part or, with --quiet, to stderr: stdout is for results."""
         line = Text(f"{self.heading(run)}  ")
         line.append(text, style=style)
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
 
     def without_driver(self) -> None:
-        """Show the runs as no process executes them any longer."""
+        """Show running runs as stopped, because no process executes them any longer."""
         self._is_driven = False
         for run in self.runs:
             if run.status == "running":

@@ -1,4 +1,4 @@
-"""`raysuite register` and `raysuite sync`: models to MLflow's registry, and runs to all loggers."""
+"""`raysuite register` adds a model to MLflow's registry; `raysuite sync` sends runs to loggers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raysuite report`: show one results folder, compare two, or all of them over time."""
+"""`raysuite report`: show one results folder, compare two, or show the history of several."""
 
 from __future__ import annotations
 

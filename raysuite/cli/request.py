@@ -46,7 +46,6 @@ class Request:
 
     @property
     def has_spec(self) -> bool:
-        """Whether a spec was given."""
         return self.spec is not None
 
     @property
@@ -55,7 +54,7 @@ class Request:
         return self.resume or self.resume_from is not None
 
     def check(self) -> None:
-        """Raise UserError for options that do not go together."""
+        """Raise UserError for options that exclude each other."""
         again = self.again
         if self.resume and self.resume_from is not None:
             raise UserError("--resume and --resume-from were both given; give one of them")

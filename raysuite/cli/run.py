@@ -1,4 +1,4 @@
-"""`raysuite run` and `raysuite sweep`: all runs of a spec, or trials over its search space."""
+"""`raysuite run` executes all runs of a spec; `raysuite sweep` searches the spec's space."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Command(TyperCommand):
 
 
 def _place_of(argument: Any) -> str:
-    """An argument as written in the usage line."""
+    """The text of an argument in the usage line: `SPEC`, `[RESULTS]...`."""
     written = argument.metavar or argument.name.upper()
     if argument.nargs != 1 and not written.endswith("..."):
         written += "..."
@@ -115,8 +115,8 @@ Scale = Annotated[
 
 
 def head_to_join(ctx: typer.Context, address: str | None) -> str | None:
-    """Callback of an option. Raises UserError for the address of the jobs' server, which
-    `raysuite cluster status --env` exports."""
+    """Check an option's address, which should be HOST:PORT of Ray's head. Raises UserError for a
+    URL, because `raysuite cluster status --env` exports that of Ray's job server."""
     if address and address.startswith(("http://", "https://")):
         verb = ctx.command_path.partition(" ")[2]
         raise UserError(
@@ -246,7 +246,6 @@ def numbers(option: str, given: str, least: int = 1) -> list[int]:
 
 
 def gpus_before(address: str | None) -> int | None:
-    """The number of GPUs for which runs are planned before Ray is connected. None means this
-    machine's GPUs. For an existing cluster the number is so large that it does not limit the
-    plans."""
+    """The number of GPUs for which runs are planned before the driver connects to Ray. None means
+    this machine's GPUs. For an existing cluster the number is so large that it limits no plan."""
     return sys.maxsize if address else None

@@ -1,4 +1,4 @@
-"""`raysuite scale`: how the user's own, unchanged training script scales."""
+"""`raysuite scale`: measure how the user's own, unchanged training script scales."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def scale(
 
 
 CHECKED_STEPS = 10
-"""The number of steps that `--check` compares."""
+"""The number of first steps after which `--check` compares the ranks' parameters."""
 
 
 def _name(command: list[str]) -> str:
@@ -155,7 +155,7 @@ def _name(command: list[str]) -> str:
 
 
 def _document(content: dict[str, Any]) -> Any:
-    """The spec that is equivalent to the options, as `raysuite run` reads it."""
+    """The spec that describes the same experiment as the options."""
     import yaml
 
     from raysuite.spec import parse_document

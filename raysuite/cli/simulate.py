@@ -1,4 +1,4 @@
-"""`raysuite simulate`: one optimiser step of each run, task by task, on any machine."""
+"""`raysuite simulate`: simulate one optimiser step of each run, on any machine."""
 
 from __future__ import annotations
 
@@ -234,8 +234,8 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """A plan for the first repeat of each run, with any number of GPUs, or on CPUs if the
-    calibration is for CPUs."""
+    """The plan of the first repeat of each variant. The number of GPUs is not limited, except that
+    it is 0 if the calibration is for CPUs."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
     from raysuite.spec.document import of_network

@@ -1,4 +1,4 @@
-"""The display of `raysuite sweep`: planned trials, and the progress of trials in their journals."""
+"""The display of `raysuite sweep`: planned trials, and the progress of running trials."""
 
 from __future__ import annotations
 
@@ -92,8 +92,7 @@ class SweepProgress(LiveView):
             self._best = self.best()
 
     def time_left(self, now: float) -> str:
-        """An estimate: trials to come are assumed to take as long as trials that ended during this
-        display."""
+        """An estimate from the mean time of the trials that ended since this display began."""
         pace, to_come = self.pace(), self.total - self.ended
         return "" if pace is None or not to_come else f"about {about(pace * to_come)} left"
 
@@ -166,7 +165,7 @@ class SweepProgress(LiveView):
         return f"best so far (*): trial {best.number}, {reached}, with {values}"
 
     def trials_table(self, rows: int, width: int) -> Table:
-        """A table of at most `rows` trials: the best, the running ones, and the last ones.
+        """A table of at most `rows` trials: the best, the running and the latest trials.
 
         Each key has a column if all keys fit into `width` characters; otherwise they share one
         column.

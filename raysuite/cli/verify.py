@@ -1,4 +1,4 @@
-"""`raysuite verify`: is the arithmetic of the strategies right on this machine?"""
+"""`raysuite verify`: check the arithmetic of strategies on this machine."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def verify(
 
 
 def _installed() -> list[str]:
-    """The variants that are checked by default, for all installed strategies."""
+    """The strategies that are checked by default, with their options, as JSON."""
     from raysuite.parts import installed
     from raysuite.spec.strategies import STRATEGY_OPTIONS
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.5
 _SILENT_S = 30.0
-"""Without a driver, as under torchrun, a run counts as running if its files changed within this
-time."""
+"""Seconds. A run without a driver (such as under torchrun) counts as running if its files changed
+within this time."""
 
 
 def watch(
@@ -58,7 +58,7 @@ def watch(
         while True:
             if (state := opened.state_of_plans()) != seen:
                 seen, plans = state, opened.plans()
-            # checked before the journals are read, so that they are read after the driver has ended
+            # look for the driver first: the last read of the journals then follows the driver's end
             is_driven = has_driver(opened.folder) or _is_written(opened, plans)
             _add(view, plans, known)
             view.poll(opened)

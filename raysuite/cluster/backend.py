@@ -1,4 +1,4 @@
-"""The client's interface to the kinds of sites: jobs, their states, and findings of checks."""
+"""The interface that each kind of site implements for clients, and the results of site checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JobPhase = Literal["waiting", "running", "gone", "unknown"]
 
 @dataclass(frozen=True)
 class JobState:
-    """The known state of the allocation, or of the local agent."""
+    """The state of a cluster's SLURM job or, without SLURM, of its process."""
 
     phase: JobPhase
     state: str = ""

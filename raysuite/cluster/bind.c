@@ -5,8 +5,8 @@
  * an unbound socket. Explicit addresses, UDP and Unix sockets are left unchanged. An IPv6-only
  * socket, which cannot have an IPv4 address, is bound to IPv6's loopback.
  *
- * Kernel calls are made directly, not through dlsym: the library then needs only glibc 2.2.5, and
- * one that was compiled on a login node can be loaded in any image.
+ * Kernel calls are made directly, not through dlsym: the library then needs only glibc 2.2.5, so
+ * that any image can load a library that was compiled on a login node.
  */
 #include <arpa/inet.h>
 #include <errno.h>

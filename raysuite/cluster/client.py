@@ -26,7 +26,7 @@ from raysuite.cluster.slurm import SlurmBackend, host_names
 from raysuite.cluster.state_files import Alive, Cluster, Head, Node, Stop, Timings
 from raysuite.errors import RaysuiteError, UserError
 
-# Why a cluster did not come up: its missing nodes, and the ends of their logs.
+# The message for a cluster that did not come up: its missing nodes, and the ends of their logs.
 
 _LINES = 12
 _READ_BYTES = 20_000
@@ -195,7 +195,7 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
     """Wait until all nodes have joined.
 
     The site's start_timeout_seconds count from the start of the allocation, not from its
-    submission. Raises NotStartedError.
+    submission. Raises NotStartedError if the nodes are late or the cluster has ended.
     """
     cluster = folder.cluster()
     began, patience = time.time(), Patience(cluster.site.start_timeout_seconds)
@@ -297,7 +297,7 @@ class Status:
     state: State
     job: JobState
     nodes: tuple[Node, ...]
-    """The nodes of the cluster's current start, or of the last start if there is no current one."""
+    """The nodes of the cluster's current start; if it does not run, the nodes of its last start."""
     head: Head | None
     alive: Alive | None
     why: str
@@ -342,12 +342,12 @@ _FAILED = re.compile(r" *([0-9]+): raysuite: ([A-Za-z0-9_-]+): (.+)")
 
 
 def _failed_by_log(folder: ClusterFolder, job: str) -> list[Node]:
-    """Nodes of the job's last start whose failure is recorded only by a line in SLURM's log. They
-    could not write a state file, for example because they cannot access the folder."""
+    """Nodes of the job's last start whose failure is recorded only by a line in SLURM's log. Such a
+    node could not write a state file, for example because it cannot access the folder."""
     found: dict[str, Node] = {}
     is_ours = True  # the log also contains earlier jobs
     for line in _tail(folder.slurm_log):
-        if line.startswith("raysuite: "):  # a line of the batch script, at a start or at its end
+        if line.startswith("raysuite: "):  # the batch script's line at the start or end of a step
             found.clear()
             if line.startswith("raysuite: job "):
                 is_ours = line.startswith(f"raysuite: job {job},")
@@ -447,8 +447,8 @@ def _launched(folder: ClusterFolder, job: JobState) -> str:
 
 
 def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:
-    """Whether the cluster's job is a process, and the cluster has recorded its end. False for
-    SLURM, which may start a job again."""
+    """Whether a cluster without SLURM has recorded its end. False with SLURM, which may start a job
+    again."""
     ended = first is not None and first.state in ("ended", "failed")
     return cluster.is_process and (ended or folder.over.exists())
 
@@ -505,14 +505,14 @@ def down(
                 backend.kill(cluster)
                 _gone(folder, cluster, _ENDS_S)
         elif cluster.job:
-            folder.end.touch(0o600)  # for agents whose launcher has died
+            folder.end.touch(0o600)  # ends agents whose launcher has died
             backend.kill(cluster)  # even if its known state is "gone"
         try:
             left = _left(folder, status, tell)
         finally:
             folder.forget_secrets()
         if status.state in ("stale", "failed") and folder.stop() is None:
-            folder.write(Stop(reason="down", deadline=time.time()))  # to record its end
+            folder.write(Stop(reason="down", deadline=time.time()))  # records the end
         if remove and (not status.lives or state_of(cluster).phase == "gone"):
             shutil.rmtree(folder.path, ignore_errors=True)
     return left

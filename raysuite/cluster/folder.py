@@ -41,8 +41,6 @@ class ClusterFolder:
     def name(self) -> str:
         return self.path.name
 
-    # public paths
-
     @property
     def lock(self) -> Path:
         """The file that a command locks to start or end the cluster; `down --remove` keeps it."""
@@ -76,8 +74,8 @@ class ClusterFolder:
 
     @property
     def over(self) -> Path:
-        """A file for the batch script and the nodes; it exists once the head's agent has ended or
-        was killed."""
+        """A file that exists once the head's agent has ended or was killed. The batch script and
+        the other nodes look for it."""
         return self.path / "over"
 
     @property
@@ -87,9 +85,9 @@ class ClusterFolder:
 
     @property
     def ending(self) -> Path:
-        """A file that a signal to the head's agent creates, and the agent's next start removes.
-        SLURM sends the signal to all processes of a job. By this file, the drivers of suites know
-        that the signal ends the cluster."""
+        """A file that the head's agent creates when a signal ends it, and removes at its next
+        start. SLURM sends such a signal to all processes of a job; if this file exists, the drivers
+        of suites know that the whole cluster ends."""
         return self.path / "ending"
 
     @property
@@ -98,8 +96,6 @@ class ClusterFolder:
 
     def log_of(self, host: str) -> Path:
         return self.logs / f"{host}.log"
-
-    # content of the files
 
     def cluster(self) -> Cluster:
         """The arguments of `cluster up`. Raises UserError if the folder has no cluster."""
@@ -135,8 +131,6 @@ class ClusterFolder:
         names = sorted((self.path / "nodes").glob("*.json"))
         found = [self._read(f"nodes/{path.name}", Node) for path in names]
         return sorted((each for each in found if each), key=lambda node: (node.index, node.host))
-
-    # writing
 
     def write(self, file: File) -> None:
         """Write `file` under a temporary name, and rename it."""

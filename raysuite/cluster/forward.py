@@ -79,7 +79,7 @@ class Connection:
 
     def _end(self) -> None:
         self._child.terminate()
-        self._child.send_signal(signal.SIGCONT)  # a stopped process handles no other signal
+        self._child.send_signal(signal.SIGCONT)  # a suspended process handles no SIGTERM
         try:
             self._child.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -99,7 +99,7 @@ class Connection:
 
 @contextmanager
 def connected(login: str) -> Iterator[Connection]:
-    """A connection that is open within the context. Raises UserError with ssh's message."""
+    """Keep a connection open within the context. Raises UserError with ssh's message."""
     with (
         # a socket's path has at most 104 bytes, and ssh appends some to it
         tempfile.TemporaryDirectory(prefix="raysuite-ssh-", dir="/tmp") as place,  # 0700
@@ -142,7 +142,7 @@ def _before_it_runs() -> None:
 
 FETCHED = ("head.json", "token", "mlflow.json")
 _MARK = b"raysuite-cluster "
-# The folder's name is in the first line, after a mark: a login shell may print text before it.
+# The script prints _MARK before the cluster's name, because a login shell may print other text.
 _SCRIPT = """\
 cd "${RAYSUITE_HOME:-$HOME/.raysuite}/clusters" 2>/dev/null ||
   { echo "no cluster there" >&2; exit 9; }
@@ -168,7 +168,6 @@ class Forwarded(ClusterFolder):
         self._connection = connection
 
     def wait(self) -> NoReturn:
-        """Wait until the connection has ended; then raise RunError with ssh's last line."""
         self._connection.wait()
 
 
@@ -176,7 +175,7 @@ class Forwarded(ClusterFolder):
 def forwarded(login: str, name: str | None = None) -> Iterator[Forwarded]:
     """Forward the ports of the cluster `name` at the login node `login`, within the context.
 
-    Without a name, the only cluster that is up there is taken. A signal that ends this process
+    Without a name, the only cluster that is up there is used. A signal that ends this process
     ends the context too. Raises UserError with the message of ssh or of the login node.
     """
     if name is not None:

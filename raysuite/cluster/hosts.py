@@ -1,8 +1,8 @@
 """Run a cluster on the listed hosts of an existing allocation, with an agent on each host.
 
 `python -P -m raysuite.cluster.hosts FOLDER COMMAND...` starts COMMAND, the agent, on each host with
-the launcher of the site. Like the batch script of a SLURM cluster, this process restarts
-all agents if the head has died, and sends the agents a warning before a time limit.
+the launcher of the site. If the head has died, this process restarts all agents. Before a time
+limit, it writes a stop request to FOLDER.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str]) -> dict[str, int]:
     """Each host, in the list's order -> the index of its first occurrence in the list.
 
-    `given` is a file, or names separated by commas. Raises UserError if there is no list, or if it
-    contains something other than hosts.
+    `given` is a file, or names separated by commas. Raises UserError if there is no list, or if an
+    entry does not begin with a host's name.
     """
     file = next((variables[name] for name in _LISTS if variables.get(name)), None)
     lines: Sequence[str]
@@ -83,7 +83,9 @@ def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[l
         values = {"{host}": host, "{index}": str(index), "{line}": shlex.join(mine)}
         words: list[str] = []
         for word in cluster.site.launcher_words:
-            parts = re.split(r"({host}|{index}|{line})", word)  # placeholders in values are kept
+            parts = re.split(
+                r"({host}|{index}|{line})", word
+            )  # values are not searched for placeholders
             words += mine if word == COMMAND else ["".join(values.get(x, x) for x in parts)]
         found.append(words)
     return found
@@ -150,7 +152,7 @@ class Keeper:
                 deadline = time.time() + self._site.warn_seconds
                 folder.write(Stop(reason="time_limit", deadline=deadline))
         asked = self._ended or folder.end.exists()
-        folder.end.touch(0o600)  # for agents whose launcher was lost
+        folder.end.touch(0o600)  # ends agents whose launcher was lost
         deadline = time.monotonic() + _ENDS_S
         while any(each.poll() is None for each in launchers) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)

@@ -23,8 +23,8 @@ def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tupl
 
 
 def step_options(site: Site, folders: Sequence[str]) -> tuple[str, ...]:
-    """Options of srun that start the site's image; empty without an image, or if another program
-    starts it."""
+    """Options with which srun starts the site's image; empty if the site has no image, or if
+    another program starts the image."""
     step = ENGINES[site.engine].step
     if site.image is None or site.launch or not step:
         return ()

@@ -1,4 +1,4 @@
-"""A cluster on this machine: an agent, as on a node of SLURM, detached from the terminal."""
+"""A cluster on this machine: one agent process, detached from the terminal."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def environment(
     private.
 
     `store` is the database's URL; `hosts` are the names by which browsers may address the server.
-    The URL and the key of cookies are only in this environment, which /proc shows only to its
-    owner.
+    The URL and the key of cookies are only in this environment, which /proc shows only to the
+    process's owner.
     """
     config = folder / "auth.ini"
     config.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ def link(host: str, port: int, user: Mlflow) -> str:
 def answers(url: str, pid: int) -> bool:
     """Whether the server is up at `url`, in process `pid` or one of its children.
 
-    Nothing is sent if another program listens there, which must not get a password or a link.
+    Nothing is sent to another program that listens there: it must not get a password or a link.
     """
     parts = urlsplit(url)
     with contextlib.suppress(psutil.Error, OSError):

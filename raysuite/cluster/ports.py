@@ -142,7 +142,7 @@ def candidates(seed: str, size: int, ephemeral: tuple[int, int]) -> Iterator[int
     """First ports of all blocks outside the ephemeral range, from a position given by `seed`."""
     low, high = ephemeral
     grid = range(GRID, HIGHEST - size + 2, STEP)
-    # If the ephemeral range overlaps all blocks, all are tried: only bind(2) then shows free ports.
+    # If the ephemeral range overlaps all blocks, try all blocks: only bind(2) shows which are free.
     blocks = [first for first in grid if first + size <= low or first > high] or [*grid]
     start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8]) % len(blocks)
     yield from blocks[start:] + blocks[:start]

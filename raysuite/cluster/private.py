@@ -1,4 +1,4 @@
-"""Files that other users cannot read: they are created with a private mode, not changed later."""
+"""Files and folders that other users cannot read: they get their private mode at creation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raysuite.cluster.process import LOCK, kill_left_behind
 
 MODE = 0o600
 TOKEN_BYTES = 32
-"""256 bits."""
+"""Length of a token: 256 bits."""
 _WRITTEN_S = 10.0
 """Seconds for which Ray's workers may still write to an abandoned folder before they end."""
 
@@ -41,7 +41,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     _remove_abandoned(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     descriptor = None
-    try:  # from here on: Ctrl-C may come before the lock is made
+    try:  # the folder must be removed even if Ctrl-C comes before the lock is made
         fresh = folder / f"{LOCK}.new"
         descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Find the process that a file identifies, and end processes and their children."""
+"""Find a process by the id and the birth that a file holds; end processes and their children."""
 
 from __future__ import annotations
 
@@ -92,11 +92,10 @@ _DIES_S = 10.0
 
 
 def kill_left_behind(temp: str) -> list[int]:
-    """Kill the processes that outlived an ended node, wait until they are gone, and return their
-    ids.
+    """Kill the processes that still use `temp`, the temporary folder of an ended node. Wait until
+    they are gone, and return their ids.
 
-    Some of the processes end by themselves meanwhile, such as Ray's workers, which end with their
-    raylet.
+    Some of the processes end by themselves meanwhile: Ray's workers end with their raylet.
     """
     return kill_found(lambda: _left_behind(temp))
 
@@ -115,7 +114,7 @@ def kill_found(find: Callable[[], Sequence[psutil.Process]]) -> list[int]:
 
 
 def with_variable(name: str, value: str) -> list[psutil.Process]:
-    """This user's processes that have this environment variable, whatever process started them."""
+    """All processes of this user whose environment variable `name` is `value`."""
     found = []
     for process in psutil.process_iter(["uids"]):
         if process.info["uids"] and process.info["uids"].real == os.getuid():
@@ -159,7 +158,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Request a signal for this process when its parent ends; for child processes. Linux only."""
+    """Let the kernel send this child process a signal when its parent ends. Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_PDEATHSIG, number, 0, 0, 0)
 

@@ -36,7 +36,7 @@ class UnavailableError(Exception):
 
 
 def enabled() -> bool:
-    """Whether shortcuts are used, as far as this version of Ray supports them."""
+    """Whether the environment variable leaves the shortcuts on."""
     return os.environ.get(SHORTCUTS, "1") != "0"
 
 
@@ -128,8 +128,8 @@ def fewest_processes(agent_port: int) -> Iterator[bool]:
     it.
 
     The agent of runtime environments listens on `agent_port`, so that the raylet does not wait
-    until the agent has chosen a port; this saves 0.9 s of the 2.1 s of Ray's start. The raylet
-    starts clients of worker_fork as its workers.
+    until the agent has chosen a port; this saves 0.9 s of the 2.1 s of Ray's start. In place of
+    workers, the raylet starts clients of worker_fork.
     """
     with _replaced("Ray with the fewest processes", lambda: _fewest(agent_port)) as replaced:
         yield replaced

@@ -20,7 +20,7 @@ from raysuite.spec.site import HostsSite, LocalSite, Site, SlurmSite, read_site
 from raysuite.spec.site_values import secret_like
 
 _SHIPPED = Path(__file__).parent / "shipped_sites"
-"""In a checkout, deploy/sites is a link to this folder."""
+"""The folder of the sites that raysuite includes; in a checkout, deploy/sites is a link to it."""
 
 
 def own_sites() -> Path:
@@ -63,7 +63,8 @@ def find_site(name_or_path: str | os.PathLike[str]) -> Site:
 
 
 LONGEST_SCRATCH = 40
-"""Maximum length in characters: paths of Ray's sockets are about 65 longer, and limited to 107."""
+"""Maximum length of a scratch folder's path, in characters. Ray's sockets are below this folder:
+their paths have about 65 characters more, and may have 107."""
 _OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"}
 _TIMEOUT_S = 60.0
 _SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
@@ -79,7 +80,7 @@ _ARCHITECTURES = {
 
 
 def check_site(site: Site, python: str) -> Iterator[Finding]:
-    """All checks of a site; `python` is the interpreter if the site names none."""
+    """Make all checks of a site. `python` is checked if the site names no interpreter."""
     if isinstance(site, SlurmSite):
         yield from check_slurm(site, home() / "clusters")
     if isinstance(site, HostsSite):

@@ -185,7 +185,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,/+:@%=-]+")
 
 @dataclass(frozen=True)
 class Job:
-    """A cluster on some nodes of a SLURM site."""
+    """The values of a cluster's batch script."""
 
     name: str
     site: SlurmSite
@@ -196,7 +196,7 @@ class Job:
     working_folder: str
     """The folder in which the cluster's jobs start."""
     command: tuple[str, ...]
-    """The command to run once on each node: the agent, in an image or not, with its arguments."""
+    """The command to run once on each node: the agent with its arguments, in an image if needed."""
 
 
 def render(job: Job) -> str:
@@ -297,7 +297,7 @@ def _settings(job: Job) -> str:
         "--mpi=none",
         "--input=none",
         "--label",
-        "--no-kill",  # a lost node, or a failed agent, does not end the others
+        "--no-kill",  # a lost node, or a failed agent, does not end the other agents
         "--wait=0",
         "--kill-on-bad-exit=0",
         *step_options(site, (job.folder, job.working_folder, site.scratch)),
@@ -331,10 +331,10 @@ class NodeGroup:
     """Whether jobs that name no partition run in this partition."""
     up: bool
     limit_s: float
-    """The longest time limit, in seconds."""
+    """The longest time limit that a job may have, in seconds."""
     nodes: int
     cpus: int
-    """Per node, like the fields below."""
+    """CPUs of each node; the fields below are also per node."""
     memory_mb: int
     gpus: int
 
@@ -382,7 +382,7 @@ def node_groups(where: str = "") -> list[NodeGroup]:
 
 
 def accounts() -> tuple[set[str], set[str]]:
-    """The user's accounts and QOS, from SLURM's accounting; both empty if it lists none.
+    """The user's accounts and QOS in SLURM's accounting; the sets are empty if it lists none.
 
     Raises SlurmError if slurmdbd does not answer.
     """
@@ -449,7 +449,7 @@ class SlurmBackend:
         write_whole(folder.script, script(folder, cluster, command).encode(), private.MODE)
         pairs = (f"{name}={value}\n" for name, value in cluster.site.environment.items())
         write_whole(folder.path / "environment", "".join(pairs).encode(), private.MODE)
-        with contextlib.suppress(LibraryError):  # then each node builds the library itself
+        with contextlib.suppress(LibraryError):  # if this fails, each node builds the library
             build(binding.SOURCE, folder.path)
         job, _, where = _ask(["sbatch", "--parsable", str(folder.script)]).strip().partition(";")
         return cluster.model_copy(update={"job": job, "slurm_cluster": where})
@@ -457,7 +457,7 @@ class SlurmBackend:
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
         found: dict[str, dict[str, JobState]] = {}
         for where in dict.fromkeys(each.slurm_cluster for each in clusters if each.job):
-            # SLURM forgets a job a few minutes after its end
+            # a job that squeue does not list is gone: it is listed for some minutes after its end
             jobs = {
                 each.job: JobState("gone")
                 for each in clusters
@@ -468,7 +468,7 @@ class SlurmBackend:
             try:
                 jobs |= parse_states(_ask(words))
             except SlurmError as error:
-                if "Invalid job id" not in str(error):  # the answer to a query of a single job
+                if "Invalid job id" not in str(error):  # squeue's answer if the only job is gone
                     jobs = dict.fromkeys(jobs, JobState("unknown", reason=str(error)))
             found[where] = jobs
         return [
@@ -528,7 +528,7 @@ def _parsed(line: str) -> JobState:
 
 
 def host_names(names: str) -> list[str]:
-    """The hosts to which SLURM expands `names`, as in `node[1-3]`; [names] without an answer."""
+    """The hosts to which SLURM expands `names`, as in `node[1-3]`; [names] if scontrol fails."""
     try:
         return _ask(["scontrol", "show", "hostnames", names]).split()
     except (SlurmError, UserError):

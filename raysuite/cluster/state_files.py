@@ -11,7 +11,8 @@ from raysuite.spec.site import Site
 
 NodeState = Literal["starting", "joined", "ended", "failed"]
 NONCE = "nonce"
-"""A file in a node's temporary folder. The next agent on the host identifies the folder by it."""
+"""A file in a node's temporary folder; its content is also in `Node.nonce`. The host's next agent
+removes the folder only if both are equal."""
 StopReason = Literal["time_limit", "preempted", "down"]
 
 
@@ -41,7 +42,7 @@ class Cluster(File):
     job: str = ""
     """SLURM's job id, or the process id of a local agent; empty until known."""
     slurm_cluster: str = ""
-    """The SLURM cluster in `sbatch`'s answer, if `--clusters` or a variable selected one."""
+    """Name of the SLURM cluster, if `--clusters` or a variable selected it; from `sbatch`."""
     started: float = 0.0
     """Start time of a local agent's process, in seconds since 1970: a pid may be reused later."""
     birth: str = ""
@@ -84,7 +85,7 @@ class Head(File):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def mlflow_inside(self) -> str:
-        """MLflow's URL for the nodes; their address of the head may differ from the clients'."""
+        """MLflow's URL for the nodes, which may reach the head by another address than clients."""
         port = self.mlflow.rpartition(":")[2]
         return self.mlflow and f"http://{self.gcs.rpartition(':')[0]}:{port}"
 

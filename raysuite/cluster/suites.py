@@ -1,4 +1,4 @@
-"""The list of suites in progress on a cluster, from which a restarted head resumes them.
+"""The suites that are in progress on a cluster. A restarted head reads their files to resume them.
 
 FOLDER/suites/ID.json   a suite that was started on this cluster, and has not ended
 RESULTS/driver.lock     locked by the one process that writes to that results folder
@@ -40,7 +40,7 @@ from raysuite.files import write_whole
 
 LOCK = "driver.lock"
 RESUMED = "resumed-"
-"""Prefix of the ids of jobs that a head submits, unless they reuse an earlier job's id."""
+"""Prefix of the new job ids under which a head resumes suites."""
 _ROOM_BYTES = 2**20
 """Free bytes that a results folder needs before its suite is resumed."""
 _MOST_IN_VAIN = 3
@@ -61,10 +61,10 @@ class Suite(File):
     arguments: tuple[str, ...] = ()
     """Options of the command that also apply when the suite is resumed."""
     job: str = ""
-    """The id of the suite's Ray job, if a person, not a head, submitted the job."""
+    """The id of the Ray job in which the user started the suite; empty without such a job."""
     began: float = Field(default_factory=time.time)
     reached: int = 0
-    """The suite's progress, a number, when it was registered or last resumed."""
+    """The suite's progress (see `_reached`) when it was registered or last resumed."""
     in_vain: int = 0
     """Number of resumptions that began with the progress `reached`."""
 
@@ -83,7 +83,8 @@ class Resume:
 def job_id() -> str:
     """The id of the Ray job of this process; empty if the process is not part of a job.
 
-    Ray's JobSupervisor sets the variable (Ray 2.60, dashboard/modules/job/job_supervisor.py).
+    Ray's JobSupervisor sets this environment variable (Ray 2.60,
+    dashboard/modules/job/job_supervisor.py).
     """
     try:
         config = json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])
@@ -134,7 +135,7 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
 
 def taken_up(cluster: ClusterFolder, results: Path) -> None:
     """Count a resumption of a suite."""
-    # this takes time, in which the driver may change the suite's file: the file is read after it
+    # `_reached` takes time, in which the driver may change the suite's file: read the file later
     reached = _reached(results)
     suite = _read(_file(cluster, results))
     if suite is not None:
@@ -153,8 +154,9 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 
 
 def _reached(results: Path) -> int:
-    """A number that grows with a suite's progress: records, such as epochs, and steps of stops."""
-    # imported on use: the agents of a cluster start without it
+    """A number that grows with a suite's progress: the number of records (such as epochs), plus for
+    each run the highest step at which it stopped."""
+    # imported on use, so that a cluster's agents start faster
     from raysuite.records import (
         GateVerdict,
         RunStarted,
@@ -165,7 +167,7 @@ def _reached(results: Path) -> int:
 
     reached = 0
     for file in results.glob("runs/*/journal.jsonl"):
-        steps = 0  # the highest step of a stop: another stop at the same step is no progress
+        steps = 0  # a maximum: another stop at the same step is no progress
         with contextlib.suppress(OSError):
             for record in read_journal(file):
                 if isinstance(record, RunStopped):
@@ -272,7 +274,7 @@ def _is_held(results: Path) -> bool:
 
 
 def _take(descriptor: int) -> bool:
-    """Take the lock; return False if another process holds it. True without locks."""
+    """Take the lock. Return False if another process holds it, True if there are no file locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -296,7 +298,8 @@ def _holder(results: Path) -> dict[str, object]:
 
 
 def _lives(holder: dict[str, object]) -> bool:
-    """Whether another process of this host holds the lock; for file systems without locks."""
+    """Whether `holder`, the content of a lock file, names another process that runs on this host.
+    Needed on file systems without locks."""
     if holder.get("host") != socket.gethostname() or holder.get("pid") == os.getpid():
         return False
     try:

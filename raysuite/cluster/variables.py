@@ -1,4 +1,5 @@
-"""The environment variables by which programs find a cluster: paths of secrets, never secrets."""
+"""The environment variables by which programs find a cluster. They name files with secrets, but
+contain no secret."""
 
 from __future__ import annotations
 
@@ -12,8 +13,7 @@ from raysuite.cluster.state_files import Head
 
 RAY_SETTINGS = {
     **ray_start.ENVIRONMENT,
-    # Ray's default of 15 would make workers yield to all other processes, and starve next to a busy
-    # one
+    # with Ray's default of 15, a worker would get little CPU time next to another busy process
     "RAY_worker_niceness": "0",
     # by default, Ray replaces a worker process that is idle for 1 s, even before its first task
     "RAY_idle_worker_killing_time_threshold_ms": "60000",
@@ -48,8 +48,8 @@ RAY_CLIENT = "RAYSUITE_RAY_CLIENT"
 """Environment variable with Ray Client's URL; RAY_ADDRESS has the dashboard's URL, for jobs."""
 
 TRACKING_AUTH = "raysuite"
-"""The authentication provider in raysuite/track; it reads MLflow's password from the cluster's
-folder."""
+"""Name of the MLflow authentication provider in raysuite/track, which reads MLflow's password from
+the cluster's folder."""
 
 
 _LISTS = ("PATH", "LD_LIBRARY_PATH")

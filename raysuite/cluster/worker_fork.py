@@ -51,8 +51,8 @@ def main() -> None:
 
 def _forked() -> bool:
     """Wait for the end of the worker that the server makes for this client. Return False if the
-    server makes none, if the worker crashes at its start, or if another program than the raylet,
-    such as nsys, started this client."""
+    server makes no worker, if the worker crashes at its start, or if a program other than the
+    raylet, such as nsys, started this client."""
     if os.environ.get("RAY_RAYLET_PID") != str(os.getppid()):
         return False
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -79,8 +79,8 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
 
     The modules `early` are imported at once. Ray reads the environment when it is imported, so
     `late`, Ray's modules, are imported with the environment of the first client, and clients with
-    another environment are not served. While it is imported, no module may draw random numbers from
-    a generator that a fork does not seed again, such as Ray's generator of ids. Exit if a fork
+    another environment are not served. No module may draw random numbers at its import from a
+    generator that is not seeded again after a fork, such as Ray's generator of ids. Exit if a fork
     would differ from a new process: if `raysuite` is not the path of the imported package, if a
     library has a thread, or if CUDA's driver is loaded.
     """
@@ -139,7 +139,7 @@ class _Forks:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def make(self, connection: socket.socket) -> int:
-        """Fork; return the worker's id, 0 in the worker itself."""
+        """Fork a worker; return its process id or, in the worker itself, 0."""
         if (pid := os.fork()) != 0:
             connection.send(_FORKED)
             self._workers[pid] = connection.dup(), time.monotonic()
@@ -209,12 +209,12 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.chdir(request["folder"])
     sys.argv[:] = request["argv"]
     sys.path.insert(0, os.path.dirname(sys.argv[0]))
-    # new seeds; Python's module `random` seeds itself after a fork
+    # seed NumPy and torch again; Python's module `random` seeds itself after a fork
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
         torch.default_generator.seed()
-    with suppress(OSError):  # like the client: if memory is short, the kernel kills workers first
+    with suppress(OSError):  # as the client's: if memory is short, the kernel kills workers first
         score = Path(f"/proc/{request['pid']}/oom_score_adj").read_text()
         Path("/proc/self/oom_score_adj").write_text(score)
 

@@ -4,9 +4,9 @@ python -m torch.distributed.run --nproc-per-node 2 -m raysuite.gate FILE REQUEST
 
 REQUEST is JSON: {"strategies": [[number, options], ...], "settings": {...}, "device": "cpu",
 "plans": [[number, plan], ...]}. The plans name the user's own network and are optional. For each
-strategy, rank 0 appends one line of JSON to FILE at the beginning ({"begin": number}) and one with
-the verdict. A rank that raises an exception appends its error and ends, because other ranks may
-wait for it.
+strategy, rank 0 appends a line of JSON to FILE at the beginning ({"begin": number}) and another
+line with the verdict. A rank that raises an exception appends its error and ends, because other
+ranks may wait for it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _examine(
     number: int,
     plan: RunPlan | None,
 ) -> GateVerdict | None:
-    """The verdict; None if the strategy raised an exception, which is then in `file`."""
+    """Return the verdict. If the strategy raises an exception, write it to `file`; return None."""
     with ExitStack() as group:
         try:
             strategy = group.enter_context(joined(options, world))

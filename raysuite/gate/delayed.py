@@ -1,8 +1,8 @@
-"""A reference for asynchronous pipelines: one process that applies gradients with the same delay.
+"""A reference for asynchronous pipelines: one process applies gradients with the pipeline's delay.
 
-It holds every version of every stage's weights. Each micro-batch in turn passes forward and
-backward through the whole network, with the versions that the schedule determines. The reference
-shares the schedule and the partition with the pipeline, but no code for execution.
+The process holds every version of every stage's weights. Each micro-batch in turn passes forward
+and backward through the whole network, with the versions that the schedule determines. Reference
+and pipeline share the schedule and the partition, but no code for execution.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raysuite.spec.strategies import PipelineOptions
 
 
 class DelayedEngine(SingleEngine):
-    """The engine of the one process. A step trains on the micro-batches of all copies of the
+    """The engine of the reference. A step trains on the micro-batches of all copies of the
     pipeline, one copy after the other."""
 
     def __init__(

@@ -25,11 +25,11 @@ not averaged causes an error of about 1."""
 
 @dataclass(frozen=True)
 class Checked:
-    """A passed check."""
+    """The result of a check that passed."""
 
     steps: int
     parameters: int
-    """Number of the model's parameters and buffers, without the ignored ones."""
+    """Number of the model's parameters and buffers whose names are not in `ignore`."""
     ranks: int
     ranks_compared: bool
     """Whether all tensors were compared between ranks; False if a tensor is sharded, because no two

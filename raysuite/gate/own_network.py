@@ -1,4 +1,5 @@
-"""The gate on the run's own network: two steps on small batches by all ranks, and by one process.
+"""The gate's check of the run's own network: all ranks, and then one process, train two steps on
+small batches.
 
 The small network of `raysuite.gate.small_network` shows that a strategy's arithmetic is right. This
 check shows that it is also right for the layers, the sizes and the data shape of the run, for
@@ -50,8 +51,8 @@ from raysuite.train.waiting import layers_named
 from raysuite.units import human_bytes
 
 _TOLERANCE_16_BITS = 0.5
-"""Largest relative error in bf16 and fp16, which is only reported and decides nothing: a wrong loss
-scale changes an update by a factor of two or more."""
+"""Relative error above which a difference in bf16 or fp16 is reported; the check passes in any
+case. A wrong loss scale changes an update by a factor of two or more."""
 TOLERANCE = 1e-3
 """Largest relative error of an update. Correct strategies had errors below a third of this with the
 networks of tests/contract/test_networks.py; rounding alone gives an update of 1 % of the weights an
@@ -78,7 +79,7 @@ _SEED = 2023
 
 @dataclass(frozen=True)
 class Found:
-    """The result, equal on all ranks."""
+    """The result of `compare`, equal on all ranks."""
 
     error: float | None = None
     """Largest relative error of a tensor's update; None if nothing was compared."""
@@ -86,7 +87,7 @@ class Found:
     differs: str = ""
     """The first parameter that differs, in which step and by how much; empty if none differs."""
     skipped: str = ""
-    """Why nothing was compared."""
+    """Why nothing was compared; empty if the networks were compared."""
     seconds: float = 0.0
 
 
@@ -100,15 +101,15 @@ def compare(
 ) -> Found:
     """Train the plan's network for two steps by `strategy`, and in fp32 by one process (rank 0).
 
-    All ranks must call it; `comm` reaches all of them. An error that the network itself raises is
-    not reported here, because the run that follows raises it again.
+    All ranks must call it; `comm` connects them. An error that the network itself raises is not
+    reported here, because the run that follows raises it again.
     """
     began = time.perf_counter()
     settings = _settings(plan, precision)
     tolerance = TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
     slices = plan.replicas * settings.accumulate
     with _kept_draws(world.device), without_tf32():
-        # seconds of one pass, rate, bytes of the weights, free bytes, whether it communicates
+        # seconds of a pass, rate, bytes of the weights, free bytes, 1 if the network communicates
         probe = torch.zeros(5, dtype=torch.float64)
         if world.rank == 0:
             probe = _probe(plan, world, settings)
@@ -266,7 +267,7 @@ def _train(
     draws: _Draws,
     kept: bool,
 ) -> list[dict[str, Tensor]]:
-    """The weights before and after each step; if not `kept`, only the last weights."""
+    """Train; return the weights before and after each step or, if not `kept`, the last weights."""
     found = [engine.weights()]
     engine.train()
     first = engine.replica * settings.accumulate
@@ -328,7 +329,7 @@ def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
 
     Returns the seconds of its passes, the learning rate with which its gradient changes the weights
     by 1 %, the bytes of the weights, the free bytes, and 0. All are 0 if a pass fails. If the
-    network would wait for other ranks, only the last value is 1 and the others are 0.
+    network would wait for other ranks, the last value is 1 and all others are 0.
     """
     try:
         model = _network(plan, world, _Draws())
@@ -380,8 +381,8 @@ def _first_difference(
 
 
 def key(plan: RunPlan) -> Any:
-    """Key of a verdict on the plan's network, which must be imported already; None if the code of
-    the network is unknown.
+    """Cache key of a verdict on the plan's network, which must be imported already; None if the
+    code of the network is unknown.
 
     The code of a user's own network is all imported modules in the root folder of its module.
     """

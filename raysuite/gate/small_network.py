@@ -1,17 +1,18 @@
 """The gate's check: train a small network by a strategy and by one process, and compare the two.
 
 With BatchNorm, no data-parallel strategy equals one process on the global batch: each rank
-normalises its own slice of the batch. So there are two networks. The one without BatchNorm is
-compared with one process that computes the whole global batch in one pass. The one with BatchNorm
-is compared with one process that computes a pass for each rank's slice and adds the gradients.
+normalises its own slice of the batch. So there are two networks. The network without BatchNorm is
+compared with one process that computes the whole global batch in one pass. The network with
+BatchNorm is compared with one process that computes a pass for each rank's slice and adds the
+gradients.
 
 Some settings are chosen to expose errors. The last batch has a single sample, so that all ranks but
 one have only padding. The learning rate changes at every step. Gradients are clipped only when
 clipping itself is checked, because clipping would hide a wrong scale.
 
-The one process always trains in fp32, because an error that both sides share, such as a wrong loss
-scale, would not be noticed. In fp16 the strategy takes one more step, whose gradients overflow on
-the last rank only, so that all ranks must skip it.
+The one process always trains in fp32: in 16 bits it could have the strategy's own error, such as a
+wrong loss scale. In fp16 the strategy takes one more step, whose gradients overflow on the last
+rank only, so that all ranks must skip it.
 """
 
 from __future__ import annotations
@@ -148,16 +149,16 @@ class Comparison:
     worst_update: float = math.inf
     """Largest |w - r| / |r - w0| of a single tensor."""
     fault: str = ""
-    """Why nothing could be compared."""
+    """Why nothing could be compared; empty if the results were compared."""
 
     @property
     def error(self) -> float:
-        """The largest of the errors."""
+        """The largest of `weights`, `logits` and `losses`."""
         return max(self.weights, self.logits, self.losses)
 
     @property
     def loose_error(self) -> float:
-        """The largest of the errors, with `updates` instead of `weights`."""
+        """The largest of `updates`, `logits` and `losses`."""
         return max(self.updates, self.logits, self.losses)
 
     @property
@@ -195,7 +196,7 @@ def compare(
         slices = engine.replicas * settings.accumulate
         global_batch = slices * _MICRO_BATCH
         data = make_samples((len(all_rates) - 1) * global_batch + 1, world.device)
-        # without BatchNorm, the global batch is one pass; with BatchNorm, each slice is one
+        # without BatchNorm, the global batch is one pass; with BatchNorm, each slice is a pass
         passes = slices if batch_norm or delays is not None else 1
         try:
             fault = comm_fault(engine.comm, world)
@@ -312,7 +313,7 @@ def _train(
 
 
 def overflowing(batch: Batch, engine: Engine) -> Batch:
-    """`batch`, but on the last replica with pixels that are too large for fp16."""
+    """Return `batch`; on the last replica, all its pixels are too large for fp16."""
     if engine.replica < engine.replicas - 1:
         return batch
     return replace(batch, images=torch.full_like(batch.images, _TOO_LARGE))
@@ -321,7 +322,7 @@ def overflowing(batch: Batch, engine: Engine) -> Batch:
 def outcomes_compared(
     comm: Comm, found: Outcome, expected: Outcome, before: dict[str, Tensor]
 ) -> Comparison:
-    """Compare the strategy's outcome with the expected one; the result is equal on all ranks."""
+    """Compare the strategy's outcome with the expected outcome; all ranks get the same result."""
     losses = comm.all_reduce(found.losses, "sum")
     errors = [
         _worst_tensor(found.weights, expected.weights),

@@ -29,8 +29,8 @@ TOLERANCE_COMPILED = 1e-4
 the rounding, and the difference grows with each step."""
 
 TOLERANCE_BF16_UPDATES = 1e-3
-"""Largest relative error with an optimiser that computes updates in bf16. There, a difference in
-the last bit of fp32 sometimes becomes a difference in the last bit of bf16. Of 300 correct training
+"""Largest relative error with an optimiser that computes updates in bf16. A difference in the last
+bit of fp32 sometimes becomes a difference in the last bit of bf16. Of 300 correct training
 runs with Muon, five had an error above 1e-5, and one had 1.6e-4."""
 
 TOLERANCE_16_BITS = 0.2
@@ -45,15 +45,15 @@ _BITING_CLIP = 0.05
 
 
 def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]) -> GateVerdict:
-    """Return the verdict on the plan's strategy with this number of workers, and on the plan's
-    network. Verdicts in the cache are used again.
+    """Return the verdict on the plan's strategy with the plan's number of workers, and on the
+    plan's network. Verdicts in the cache are used again.
 
     `facts` is the result of `measure.environment()`: a verdict holds only for the versions and
     machines with which it was made. Only passed checks of raysuite's own strategies are cached. All
     ranks must call this function; only rank 0's cache is used.
     """
     options = plan.spec.strategy
-    # the small network's image size is fixed, so a verdict holds for runs with any size
+    # the small network's image size is fixed, so a verdict holds for runs with any image size
     settings = replace(step_settings(plan), image=StepSettings.image)
     comm = comm_of(options, world, strategy)
     cache = None
@@ -93,7 +93,7 @@ def _of_network(
     verdict: GateVerdict,
 ) -> GateVerdict:
     """Add the result for the plan's own network to the verdict on a strategy that passed."""
-    models.check(plan.spec.model.name)  # on all ranks, so that none waits for one that raised
+    models.check(plan.spec.model.name)  # on all ranks: if it raises, no rank waits for another
     key = own_network.key(plan)
     if not cache or key is None or plan.spec.strategy.own_network:
         return examine_network(verdict, plan, world, strategy, comm)
@@ -199,8 +199,8 @@ def examine(
     run_id: str = "",
     optimizer: OptimizerOptions | None = None,
 ) -> GateVerdict:
-    """Train the small networks and decide. All ranks must call this function, and get the same
-    verdict.
+    """Train the small networks, and decide whether the strategy passes. All ranks must call this
+    function; all get the same verdict.
 
     The micro-batch size in `settings` has no influence. If `optimizer` is given, the strategy is
     also checked with it.
@@ -355,8 +355,8 @@ def _variant(
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
-    """A run's optimiser without its learning rates; None if the gate's standard checks use an equal
-    one."""
+    """A run's optimiser without its learning rates; None if the gate's standard checks cover it:
+    SGD with weight decay of all parameters."""
     if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
         return None
     return optimizer.model_copy(

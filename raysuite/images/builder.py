@@ -43,7 +43,7 @@ from raysuite.spec.engines import checked_bind
 
 MIRROR_VARIABLE = "RAYSUITE_DEBIAN_MIRROR"
 LENT = "/mnt"
-"""Where the folder with this machine's settings is mounted during a build."""
+"""Mount point of the folder with this machine's settings, during a build."""
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _DEBIAN = re.compile(r"(?:https?|file)://\S+?/debian/?(?=\s|$)")

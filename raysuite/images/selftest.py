@@ -29,7 +29,7 @@ def failures(facts: dict[str, Any]) -> list[str]:
             wrong.append(f"{name}: {type(error).__name__}: {error}")
             continue
         print(f"{name} {getattr(module, '__version__', '')}".rstrip(), flush=True)
-    if Path("/.singularity.d/libs/libcuda.so.1").exists():  # with --nv; a build has no GPU
+    if Path("/.singularity.d/libs/libcuda.so.1").exists():  # only with --nv; a build has no GPU
         tried = [sys.executable, "-m", "raysuite.orchestrate.part_trials", "gpu"]
         done = subprocess.run(tried, stderr=subprocess.PIPE, text=True, check=False)
         wrong += [f"GPU: {done.stderr.strip()}"] if done.returncode else []

@@ -25,7 +25,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     removed: ClassVar[Mapping[str, Any]] = {}
-    """Removed key -> the value with which older Records may still have it; it is then ignored."""
+    """Removed key -> its value in older Records. The key is ignored if it has this value."""
 
     @model_validator(mode="before")
     @classmethod
@@ -68,7 +68,7 @@ def expand_shorthand(value: Any) -> Any:
 
 
 def suggest(given: str, valid: Iterable[str], near: Iterable[str] = (), block: str = "") -> str:
-    """`did you mean x? valid: x, y, z`, for a name that is not valid.
+    """The hint `did you mean x? valid: x, y, z` for a name that is not valid.
 
     `near` has further names, which may be suggested but are not listed as valid. `block` is the
     dotted key of the block that has the valid names as keys.

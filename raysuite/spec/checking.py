@@ -17,7 +17,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(data: Mapping[str, Any], place: Place) -> ExperimentSpec:
-    """The spec of `data`. Raises SpecError with every mistake in it."""
+    """`data` as an ExperimentSpec. Raises SpecError with every mistake in it."""
     return validate_as(ExperimentSpec, data, place)
 
 
@@ -31,7 +31,7 @@ def validate_as(model: type[Model], data: Mapping[str, Any], place: Place) -> Mo
 
 
 def load_spec(document: Document) -> ExperimentSpec:
-    """The spec of a document, with its matrix not expanded."""
+    """The spec of a document; its matrix is not expanded."""
     return validate(document.data, document.place)
 
 
@@ -77,7 +77,8 @@ def _below(models: Iterable[type[BaseModel]], key: str) -> list[type[BaseModel]]
 def _walk(
     location: tuple[str | int, ...], root: type[BaseModel]
 ) -> tuple[list[type[BaseModel]], KeyPath]:
-    """(classes that may have the last key of `location`, `location` without pydantic's tags)."""
+    """Return the classes that may have the last key of `location`, and `location` without
+    pydantic's tags."""
     location = tuple(part for part in location if not str(part).startswith(CHOSEN))
     models: list[type[BaseModel]] = [root]
     path: list[str | int] = []

@@ -71,7 +71,7 @@ class DataOptions(Options):
     """Random augmentation of each training image in each epoch: `none`, `pad_crop_flip` (a shift by
     up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
     `auto`: the recipe of the data set. In your own data set for a task other than classification,
-    only images [C, H, W] with integer masks [H, W] are augmented, both together."""
+    only images [C, H, W] with integer masks [H, W] are augmented, each together with its mask."""
     mean: tuple[float, ...] | None = later(None, min_length=1, max_length=3)
     """Mean of each channel, for pixels in 0..1. It is subtracted from each image. Default: the mean
     of the data set, or ImageNet's for your own images."""
@@ -80,7 +80,8 @@ class DataOptions(Options):
     subtracted; required with `mean`."""
     transform: str | None = later(None, pattern=IMPORT_PATH)
     """Your own `module:function`, called for each image after `augment` and before `mean` and
-    `std`: (uint8 [size, size, C], numpy.random.Generator, None in validation) -> the same shape."""
+    `std`. Arguments: the image, uint8 [size, size, C], and a numpy.random.Generator, or None in
+    validation. It returns an image of the same shape."""
     bad_samples: Literal["error", "skip"] = "error"
     """Handling of unreadable images. `error`: the run ends at the first unreadable image. `skip`:
     all images are checked before the first epoch, and unreadable images are left out."""

@@ -1,4 +1,4 @@
-"""The data sets that raysuite has by name: their counts, layouts and origin.
+"""The data sets that a spec can give by name: their counts, layouts and origin.
 
 Both `plan`, which counts the files on disk, and `data`, which reads them, use this table. It needs
 neither torch nor NumPy.
@@ -37,7 +37,7 @@ class DatasetFacts:
     image_size: int
     """Side in pixels of the square images that are the network's input."""
     passed_over: int = 0
-    """Number of ignored entries in an image folder's splits: neither images nor hidden."""
+    """Number of entries of an image folder's splits that are neither images nor hidden files."""
     class_names: tuple[str, ...] = ()
     """Names of the classes by label; empty if unknown, as in plans of earlier versions."""
     sequence: Annotated[int, Field(exclude_if=lambda tokens: not tokens)] = 0
@@ -83,7 +83,7 @@ class NamedSet:
     fit: Fit
     """Whether validation images are stretched or center-cropped to the square input size."""
     origin: str | None
-    """The source of the official files, and their names; None if there are none."""
+    """The source of the official files, and their names; None if there are no such files."""
     first_label: int = 0
     """Label of the first class in its TFRecords."""
 
@@ -184,8 +184,8 @@ them."""
 def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
     """The first label whose class names differ between `known` and `found`; None if there is none.
 
-    Unknown names match any names. They are unknown if a list is empty, or if one list has only the
-    class numbers and the other has as many names.
+    Unknown names match any names. Names are unknown if their list is empty, or if it has only the
+    class numbers and the other list is as long.
     """
     if not known or not found:
         return None
@@ -213,7 +213,7 @@ def match_classes(
 
 
 def distinct_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """The names of classes. Raises DataError if two are equal."""
+    """Return `names`, the names of classes. Raises DataError if two names are equal."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise DataError(f"{where}: two classes are called {twice!r}; give each a name of its own")

@@ -71,7 +71,7 @@ class Document:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Dotted keys that were set after the spec was read; they also apply to matrix blocks."""
+        """Dotted keys that the scale or the command line set; they also apply to matrix blocks."""
         return {**self.scaled, **self.overrides}
 
     def ended_sweeps(self) -> list[str]:
@@ -193,7 +193,7 @@ def swept_keys(written: str) -> tuple[str, ...]:
 
 
 def swept_values(document: Document, key: str) -> list[tuple[str, int]]:
-    """`key` with its number of values in the matrix; empty if the matrix does not have it."""
+    """[(`key`, number of its values in the matrix)]; empty if the matrix does not have `key`."""
     matrix = document.data.get("matrix")
     for written, values in matrix.items() if isinstance(matrix, dict) else ():
         if key in swept_keys(str(written)) and isinstance(values, list):
@@ -341,7 +341,7 @@ def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None =
 
 
 def of_network(document: Document) -> Document:
-    """The document. Raises SpecError if it describes a training script instead of a network."""
+    """Return the document. Raises SpecError if it has a training script instead of a network."""
     if document.data.get("script") is None:
         return document
     message = (

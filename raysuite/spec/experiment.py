@@ -26,7 +26,7 @@ from raysuite.spec.training import TrainingOptions
 
 
 class SyntheticDataOptions(Options):
-    """Options of a synthetic data set for `raysuite data make`; defaults are as in the original."""
+    """Options of a synthetic data set for `raysuite data make`; defaults imitate the original."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
     """Share of the original's number of training images."""
@@ -64,7 +64,7 @@ FREE_FORM = (
     "script.arguments.",
     "script.environment.",
 )
-"""Prefixes below which any key is allowed."""
+"""Prefixes of dotted keys that may have any name after the prefix."""
 
 
 class ModelOptions(Options):
@@ -79,10 +79,10 @@ class ModelOptions(Options):
     ResNets, VGGs and mobilenet_v2; default: small for images of up to 64 pixels. For `gpt`: layers,
     heads, width, dropout, tied."""
     weights: str | None = later(None)
-    """File with initial weights, instead of random ones: a state_dict by torch.save, such as a
-    run's model.pt, or .safetensors. If the file's last layer has another number of classes, or if
-    the file is a run's and that run's classes have other names, the network's last layer keeps its
-    random initial weights. A message at the start of the run names this layer."""
+    """File with initial weights: a state_dict written by torch.save, such as a run's model.pt, or
+    .safetensors. The network's last layer keeps its random initial weights if the file's last layer
+    has another number of classes, or if the file is from a run whose classes have other names. A
+    message at the start of the run then names this layer."""
     freeze: tuple[str, ...] = later(())
     """Name patterns of parameters that are not trained, such as `layer1.*`. In these layers,
     BatchNorm's running statistics are still updated."""
@@ -151,8 +151,8 @@ class ExperimentSpec(Options):
     """One experiment: a run, or the matrix of runs that it expands into."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Letters, digits, dots, dashes and underscores; names the results folders and MLflow's
-    experiment."""
+    """Name of the results folder and of MLflow's experiment: letters, digits, dots, dashes and
+    underscores."""
     description: str = ""
     """One sentence for the report."""
     seed: int = Field(default=0, ge=0, lt=10**18)

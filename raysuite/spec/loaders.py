@@ -37,7 +37,7 @@ class _LoaderOptions(Options):
     """`module:attribute` of its implementation for samples other than images; these samples are
     passed to the network unchanged. Empty if it loads only images."""
     needs_ray: ClassVar[bool] = False
-    """Whether the loader needs Ray, as it loads in Ray tasks."""
+    """Whether the loader needs Ray, because it loads in Ray tasks."""
     holds_decoded: ClassVar[bool] = False
     """Whether the whole decoded data set has to fit into memory."""
 
@@ -128,7 +128,7 @@ _OF_ONE_SIZE = ("idx", "binary", "pickle")
 
 class AutoOptions(_LoaderOptions):
     """Chooses `memory` if the decoded data set is known to be small (MNIST, CIFAR-10, digits), else
-    `native`, both with `threads: 0`; the plan states which. Both deliver equal batches."""
+    `native`, both with `threads: 0`; the plan states its choice. Both deliver equal batches."""
 
     implementation = NativeOptions.implementation
     tensors = NativeOptions.tensors

@@ -1,4 +1,4 @@
-"""The optimiser and its learning rate over time."""
+"""The sections `optimizer` and `schedule` of a spec."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class _Optimizer(Options):
     training."""
 
     lr: float = Field(gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     lr_reference_batch: int | None = Field(default=None, ge=1)
-    """The global batch that `lr` is meant for; null: `lr` is used as given."""
+    """The global batch for which `lr` is given; null: `lr` is used for every global batch."""
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
     """How the learning rate grows with the ratio of the global batch to `lr_reference_batch`:
     linearly, with the square root, or not at all."""
@@ -67,7 +67,7 @@ class SgdOptions(_Optimizer):
 
     name: Literal["sgd"] = "sgd"
     lr: float = Field(default=0.1, gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Share of the previous update that is added to each update."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -75,7 +75,7 @@ class SgdOptions(_Optimizer):
     decay_bias_and_norm: bool = True
     """Also decay biases and normalisation layers: all one-dimensional parameters."""
     nesterov: bool = False
-    """Nesterov's momentum."""
+    """Use Nesterov's momentum."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
@@ -91,7 +91,7 @@ class LarsOptions(_Optimizer):
 
     name: Literal["lars"] = "lars"
     lr: float = Field(default=1.0, gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Share of the previous update that is added to each update."""
     weight_decay: float = Field(default=5e-4, ge=0)
@@ -113,7 +113,7 @@ class LambOptions(_Optimizer):
 
     name: Literal["lamb"] = "lamb"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0)
@@ -129,7 +129,7 @@ class AdamWOptions(_Optimizer):
 
     name: Literal["adamw"] = "adamw"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
@@ -150,10 +150,10 @@ class ScheduleFreeOptions(_Optimizer):
 
     name: Literal["schedule_free"] = "schedule_free"
     lr: float = Field(default=2.5e-3, gt=0)
-    """Learning rate after the warm-up, before scaling."""
+    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     betas: tuple[Annotated[float, Field(gt=0, lt=1)], Beta] = (0.9, 0.999)
-    """Share of the average in the weights at which gradients are computed, and decay of the running
-    mean of the gradient's square."""
+    """First, the share of the averaged weights in the weights at which gradients are computed;
+    second, the decay of the running mean of the gradient's square."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the divisor of each update, the root of the gradient's mean square."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -175,11 +175,11 @@ class MuonOptions(_Optimizer):
 
     name: Literal["muon"] = "muon"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before scaling; AdamW uses the same rate."""
+    """Learning rate after the warm-up, before `lr_scaling`; AdamW uses the same rate."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the running mean of the gradient."""
     nesterov: bool = True
-    """Nesterov's momentum."""
+    """Use Nesterov's momentum."""
     adjust_lr: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
     """How a matrix's learning rate depends on its shape. `match_rms_adamw` makes updates as large
     as AdamW's, so that both can have one rate; `original` is the factor of Muon's authors."""
@@ -255,7 +255,7 @@ class ExponentialOptions(_Schedule):
 
 
 class PolynomialOptions(_Schedule):
-    """The rate falls to `min_factor` times the full rate, as a power of the share of steps left."""
+    """The rate falls to `min_factor` times the full rate, by a power of the share of steps left."""
 
     name: Literal["polynomial"] = "polynomial"
     power: float = Field(default=2.0, gt=0)

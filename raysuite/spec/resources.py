@@ -15,15 +15,15 @@ class ResourceOptions(Options):
     """The resources of a run."""
 
     workers: int = Field(default=1, ge=1)
-    """World size: number of ranks, each with one device or one CPU share."""
+    """World size: number of ranks, each with one device: a GPU, or `cpus_per_worker` CPUs."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """`auto`: GPUs if there is one for each worker, else CPUs."""
     cpus_per_worker: int = Field(default=1, ge=1)
     """CPUs of each worker; also its number of torch threads."""
     binding: Literal["auto", "none"] | tuple[CpuList, ...] = later("auto")
-    """CPUs on which each worker's threads and loaders may run. `auto`: on hosts with several NUMA
-    nodes, those next to the worker's GPU, or an equal share without GPUs; on other hosts all CPUs.
-    A list gives the CPUs of each worker of a host, in the kernel's notation: [0-11, 12-23]."""
+    """CPUs on which each worker's threads and loaders may run. `auto`: on a host with several NUMA
+    nodes, the CPUs next to the worker's GPU or, without GPUs, an equal share of the CPUs; on any
+    other host, all CPUs. A list gives the CPUs of each worker of a host: [0-11, 12-23]."""
     retries: int = Field(default=2, ge=0)
     """How many times a run whose worker died is resumed from its last checkpoint."""
     fresh_workers: bool = False
@@ -34,8 +34,8 @@ class ResourceOptions(Options):
     wait_for_nodes_s: float = Field(default=300.0, ge=0)
     """Seconds to wait for a lost node, or a replacement, before the run fails."""
     elastic: bool = False
-    """If a lost node does not return, start a separate run with as many workers as still fit. It
-    begins at the first epoch with the same global batch, and has its own row in the report."""
+    """If a lost node does not return, start a new run with as many workers as still fit. The new
+    run begins at the first epoch, keeps the global batch, and has its own row in the report."""
     min_workers: int = Field(default=1, ge=1)
     """Smallest number of workers of an elastic run."""
     elastic_of: int | None = Field(default=None, ge=2)

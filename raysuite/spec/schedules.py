@@ -33,7 +33,7 @@ class Operation:
     """Number of the micro-batch, counted from 0 in the schedule's first step. For an update, the
     last micro-batch whose gradient it uses."""
     stage: int = 0
-    """Counted from 0, in the order of the network."""
+    """Number of the stage, counted from 0 in the order of the network."""
     version: int = 0
     """Number of updates, since the schedule's first step, that the weights of this pass include.
     Both passes of a micro-batch through a stage have equal versions. For an update: the number of
@@ -48,7 +48,8 @@ class Schedule:
     micro_batches: int
     """Number of micro-batches in a step. A step ends with one update of every stage."""
     replicas: tuple[int, ...] = (1,)
-    """Number of workers of each part of the network; they process micro-batches in turn."""
+    """Number of workers of each part of the network. A part's workers take the micro-batches in
+    turn."""
     chunks: int = 1
     """Number of stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
     ..."""
@@ -70,7 +71,7 @@ class Schedule:
         return sum(self.replicas)
 
     def place(self, worker: int) -> tuple[int, int]:
-        """(first stage of a worker, the worker's number within that stage)."""
+        """Return a worker's first stage, and the worker's number within this stage."""
         for stage, count in enumerate(self.replicas):
             if worker < count:
                 return stage, worker
@@ -135,7 +136,7 @@ class Schedule:
 
     @property
     def steps_to_fill(self) -> int:
-        """Steps after which an asynchronous pipeline is full; 0 for a synchronous one."""
+        """Steps after which an asynchronous pipeline is full; 0 for a synchronous pipeline."""
         if not self.asynchronous:
             return 0
         return max(-(-self.delay(worker) // self._passes(worker)) for worker in range(self.workers))
@@ -157,7 +158,7 @@ class Schedule:
         return max(before, 0) // self._passes(worker)
 
     def _passes(self, worker: int) -> int:
-        """Number of a worker's forward passes in a step; it has as many backward passes."""
+        """Number of a worker's forward passes in a step, and of its backward passes."""
         return self.micro_batches * self.chunks // self.replicas[self.place(worker)[0]]
 
     def _backward(self, worker: int, number: int) -> Iterator[Operation]:
@@ -173,7 +174,7 @@ class Schedule:
     def _pass(self, kind: Literal["forward", "backward"], worker: int, number: int) -> Operation:
         stage, place = self.place(worker)
         parts = len(self.replicas)
-        if self.chunks > 1:  # as many micro-batches as workers pass one chunk, then the next
+        if self.chunks > 1:  # a group of `parts` micro-batches passes one chunk, then the next
             group, rest = divmod(number, parts * self.chunks)
             chunk, inner = divmod(rest, parts)
             chunk = chunk if kind == "forward" else self.chunks - 1 - chunk

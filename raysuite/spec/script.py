@@ -1,4 +1,4 @@
-"""A user's own training script, instead of a network, a data set and a strategy."""
+"""The section `script` of a spec: a user's training script instead of a network and its data."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ class ScriptOptions(Options):
     """The script and its arguments, or `-m` and a module. `{256 // workers}` in an argument is
     computed for each run, from numbers, `workers`, `nodes`, and + - * / // %."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments, which a matrix can vary, appended as `--KEY VALUE`; true gives only
-    `--KEY`, null and false omit it."""
+    """Further arguments, which a matrix can vary, appended as `--KEY VALUE`. The value true appends
+    only `--KEY`; null and false append nothing."""
     environment: dict[str, Any] = Field(default_factory=dict)
     """Environment variables of the script's processes; null leaves a variable as it is."""
     samples_per_step: int | str | None = None
@@ -179,7 +179,7 @@ class ScriptOptions(Options):
         return words
 
     def variables(self, names: Mapping[str, int]) -> dict[str, str]:
-        """The environment that the run sets. Raises ValueError for a wrong placeholder."""
+        """The run's environment variables. Raises ValueError for a wrong placeholder."""
         return {
             key: fill(str(value), names)
             for key, value in self.environment.items()
@@ -187,7 +187,8 @@ class ScriptOptions(Options):
         }
 
     def samples(self, names: Mapping[str, int]) -> int | None:
-        """`samples_per_step` as a number. Raises ValueError for anything else."""
+        """`samples_per_step` as a number; None if it is not set. Raises ValueError if its value is
+        not a whole number of at least 1."""
         given = self.samples_per_step
         if given is None or isinstance(given, int):
             return given

@@ -50,9 +50,9 @@ class Dimension(Options):
     """The distribution from which a key's value is drawn, and the condition for drawing it."""
 
     uniform: list[float] | None = Field(default=None, min_length=2, max_length=2)
-    """[low, high]: uniform."""
+    """[low, high]: numbers with a uniform distribution."""
     loguniform: list[float] | None = Field(default=None, min_length=2, max_length=2)
-    """[low, high]: uniform in the logarithm; low > 0."""
+    """[low, high]: numbers whose logarithm has a uniform distribution; low > 0."""
     quniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: a `uniform` number, rounded to the nearest multiple of step. low and high
     must be multiples of step; each is half as likely as a multiple between them."""
@@ -60,7 +60,7 @@ class Dimension(Options):
     """[low, high, step]: a `loguniform` number, rounded to the nearest multiple of step. low and
     high must be multiples of step; low > 0."""
     normal: list[float] | None = Field(default=None, min_length=2, max_length=2)
-    """[mean, standard deviation]; also written `randn`."""
+    """[mean, standard deviation] of a normal distribution; also written `randn`."""
     qrandn: list[float] | None = Field(default=None, min_length=3, max_length=3)
     """[mean, standard deviation, step]: a `normal` number, rounded to the nearest multiple of
     step."""
@@ -79,8 +79,8 @@ class Dimension(Options):
     choice: list[Any] | None = Field(default=None, min_length=1)
     """One of these values, with equal probability; a value may be a whole block."""
     grid: list[Any] | None = Field(default=None, min_length=1)
-    """Each drawn trial runs with each of these values, which may be whole blocks; also written
-    `grid_search`."""
+    """Each drawn trial is repeated with every one of these values, which may be whole blocks; also
+    written `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
     """Condition: it maps the key of another `choice` or `grid` to the value, or block name, that
     the other key must have. Only then is this key drawn; otherwise it keeps the spec's value."""
@@ -141,7 +141,7 @@ class Dimension(Options):
         return range(-(-low // step) * step, high + (step > 1), step)
 
     def on_step(self, value: float) -> float:
-        """The drawable value nearest to `value`; `value` itself for distributions without steps."""
+        """The nearest value that can be drawn; `value` itself for distributions without steps."""
         if "randint" in self.kind:
             return min(self.whole(), key=lambda each: abs(each - value))
         if not self.kind.startswith("q"):
@@ -206,7 +206,7 @@ class GridSearch(Options):
 
 
 class OptunaSearch(Options):
-    """Optuna: the results of earlier trials decide on the next one."""
+    """Optuna chooses each trial from the results of earlier trials."""
 
     name: Literal["optuna"] = "optuna"
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
@@ -229,8 +229,8 @@ class AshaScheduler(Options):
     grace_epochs: int = Field(default=1, ge=1)
     """Epochs until the first rung; no trial ends before it."""
     reduction_factor: float = Field(default=3, gt=1)
-    """At a rung, one of this many trials continues. Each rung has this many times the epochs of the
-    previous rung."""
+    """The best 1/`reduction_factor` of the trials at a rung continue. A rung has `reduction_factor`
+    times the epochs of the previous rung."""
     brackets: int = Field(default=1, ge=1)
     """Number of brackets that trials are distributed over; a bracket's first rung is one rung later
     than in the previous bracket."""
@@ -297,9 +297,9 @@ class SearchOptions(Options):
     goals: list[Goal] = Field(default_factory=list)
     """Several goals at once: the report shows the trials on their Pareto front."""
     searcher: SearcherOptions = RandomSearch()
-    """Chooses the trials' values."""
+    """The algorithm that chooses the trials' values."""
     scheduler: SchedulerOptions = NoScheduler()
-    """Stops trials early, or lets them take the weights of better trials."""
+    """The algorithm that stops trials early, or lets them take the weights of better trials."""
     deadline_s: float | None = Field(default=3600.0, gt=0)
     """Time limit of a trial, in seconds of wall clock from its start; a trial that takes longer is
     stopped, and counts as failed. null: no limit."""

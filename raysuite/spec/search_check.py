@@ -30,7 +30,7 @@ _ANY = {"seed": {"uniform": [0, 1]}}
 """A valid search space; it replaces the given one while the rest of the section is checked."""
 
 Finding = tuple[KeyPath, str]
-"""(key below `search`, message)."""
+"""(path of a key in the document, message)."""
 
 
 def read_search(document: Document) -> SearchOptions:
@@ -118,7 +118,7 @@ def _conditions(space: Mapping[str, Dimension], given: set[str]) -> Iterator[Fin
             path = ("search", "space", key, "when", other)
             parent = space.get(other)
             if parent is None and other in given:
-                continue  # reported as a mistake of that key
+                continue  # `_shape` reports the mistake of that key
             listed = [each for each, found in space.items() if found.kind in LISTED]
             if parent is None or parent.kind not in LISTED:
                 valid = [each for each in listed if each != key]
@@ -203,7 +203,7 @@ CHANGED = (
     "training.clip_norm",
     "training.label_smoothing",
 )
-"""Keys that may change from one step to the next; keys below them may too."""
+"""Keys that may change from one step to the next, with all keys below them."""
 KEPT = ("seed",)
 """Keys in which trials may differ; a trial keeps its own value when it takes another trial's
 weights."""

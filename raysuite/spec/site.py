@@ -40,8 +40,8 @@ class MlflowOptions(Options):
     """Where the cluster's MLflow server stores its data."""
 
     backend: Literal["sqlite", "postgresql"] = "sqlite"
-    """`sqlite`: a file on the head's local disk, which is copied back when the cluster ends;
-    `postgresql`: a server at the site."""
+    """`sqlite`: a file on the head's local disk, copied to the cluster's folder at intervals and at
+    the end; `postgresql`: a server at the site."""
     url_file: AbsolutePath | None = None
     """For `postgresql`: a file with the URL and password, readable only by its owner."""
 
@@ -86,7 +86,8 @@ class _Site(Options):
     """Without an image: the interpreter that has raysuite; default: the interpreter that runs
     `cluster up`."""
     environment: Environment = Field(default_factory=dict)
-    """Environment variables of every process of the cluster; names of secrets are refused."""
+    """Environment variables of every process of the cluster. A variable whose name suggests a
+    secret is refused."""
     scratch: Scratch = "/tmp"
     """A folder on each node's local disk, in which the cluster makes a temporary folder with a
     short path. Each node replaces `$NAME` by the value of its own variable, as in $TMPDIR or
@@ -188,7 +189,7 @@ class SlurmSite(_Site):
     time: SlurmTime | None = None
     """Time limit: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
     nodes: NodeCount = 1
-    """Number of nodes, unless `cluster up` gives another; `2-4` takes as many as are free."""
+    """Number of nodes, unless `cluster up --nodes` gives it; `2-4` takes as many as are free."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPUs requested on each node; default: all if the nodes are exclusive, else one."""
     gpus_per_node: int = Field(default=0, ge=0)
@@ -222,7 +223,7 @@ class SlurmSite(_Site):
         known = _OURS if info.field_name == "sbatch_lines" else _OURS_OF_SRUN
         for line in lines:
             for option in re.findall(r"(?:^|\s)(--[a-z-]+|-[A-Za-z])", line):
-                if any(ours.startswith(option) for ours in known):  # --wra is --wrap in sbatch
+                if any(ours.startswith(option) for ours in known):  # sbatch takes --wra for --wrap
                     raise ValueError(
                         f"{line!r} sets {option}, which raysuite sets itself; leave it out"
                     )
@@ -279,7 +280,7 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
 
 
 class HostsSite(_Site):
-    """Hosts of an allocation that the user already has; the scheduler can be any."""
+    """Hosts that the user already has, such as those of an allocation by any scheduler."""
 
     kind: Literal["hosts"] = "hosts"
     hosts: tuple[HostName, ...] = ()
@@ -288,15 +289,15 @@ class HostsSite(_Site):
     hosts_file: AbsolutePath | None = None
     """A file with one host per line; text after the name is ignored."""
     launcher: str | tuple[Line, ...] = "ssh"
-    """Starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec, or your own command
-    line. Your own command line contains {command}, or {line} if a shell reads it, and {host} or
-    {index} (the host's position in the list)."""
+    """The program that starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec, or
+    your own command line. Your own command line contains {command}, or {line} if a shell reads it,
+    and {host} or {index} (the host's position in the list)."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPUs that Ray schedules on each host; default: those of the host."""
     gpus_per_node: int | None = Field(default=None, ge=0)
     """GPUs that Ray schedules on each host; default: those of the host."""
     time: SlurmTime | None = None
-    """Length of the allocation from `cluster up`; default: until the cluster is taken down."""
+    """Time limit of the allocation, counted from `cluster up`; default: none."""
     warn_seconds: int = Field(default=120, ge=1, le=65535)
     """Seconds before the time limit at which runs are asked to write a checkpoint and stop."""
     head_restarts: int = Field(default=2, ge=0)

@@ -28,7 +28,7 @@ TORCHVISION_CLASSIFIERS = tuple(
     vit_h_14 vit_l_16 vit_l_32 wide_resnet101_2 wide_resnet50_2
     """.split()  # noqa: SIM905 - a list literal would take a screen
 )
-"""A test compares this table with torchvision's."""
+"""Names of torchvision's classifiers; a test compares them with torchvision's own list."""
 
 LANGUAGE_MODELS = ("gpt",)
 """Models for tokens; all others are for images."""
@@ -114,10 +114,10 @@ def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | Non
 def misfit(
     name: str, options: Mapping[str, Any], channels: int | None, image_size: int | None
 ) -> tuple[str, str] | None:
-    """(key of the spec to change, message) if a named model does not accept images of this size.
+    """Return (key of the spec to change, message) if a named model does not accept such images.
 
-    None if it does, or if this is unknown (your own models, timm's, or an argument that is None).
-    Tokens have 0 `channels`.
+    None if it accepts them, or if this is unknown (your own models, timm's, or an argument that is
+    None). `channels` is 0 for tokens; `image_size` is a side in pixels.
     """
     if ":" in name:
         return None

@@ -55,8 +55,8 @@ class Trained(Protocol):
 
 @dataclass(frozen=True)
 class Traffic:
-    """The communication of one optimiser step: bytes in the whole buffers that the collectives
-    reduce or gather."""
+    """The communication of one optimiser step: for each kind of collective, the bytes of the whole
+    buffers before they are divided among workers."""
 
     all_reduced: int = 0
     reduce_scattered: int = 0
@@ -77,8 +77,8 @@ class Traffic:
 
     def messages(self, workers: int, buffer_bytes: float) -> int:
         """Number of messages that each of n workers sends in rings, in buffers of at most
-        `buffer_bytes`: 2 (n - 1) for an all-reduced buffer, n - 1 for a scattered or gathered
-        one."""
+        `buffer_bytes`: 2 (n - 1) for each buffer that is all-reduced, n - 1 for each buffer that is
+        reduce-scattered or gathered."""
         reduced, scattered, gathered = (
             max(1, math.ceil(count / buffer_bytes)) if count else 0
             for count in (self.all_reduced, self.reduce_scattered, self.all_gathered)
@@ -117,8 +117,8 @@ class Network:
 
 @dataclass(frozen=True)
 class Lossy:
-    """How a strategy deliberately changes the mean of the ranks' gradients; the gate's bound
-    follows from it. If all fields are empty, there is no bound, and the gate check fails."""
+    """How a strategy deliberately changes the mean of the ranks' gradients. The gate computes its
+    error bound from the fields. If all fields are empty, the gate check fails."""
 
     reduced: Literal["", "fp16", "bf16"] = ""
     """Format in which gradients are sent and summed."""
@@ -181,7 +181,7 @@ class _StrategyOptions(Options):
     """Whether its framework is not torch: the framework builds the network anew, and the gate
     checks the new network."""
     wraps: ClassVar[str] = ""
-    """The strategy that this strategy wraps, whose options have the same names."""
+    """Name of the strategy that this strategy wraps; the options of both have the same names."""
     has_timeline: ClassVar[bool] = False
     """Whether its class has a parameter `timeline`, which requests a record of its collectives."""
     own_accumulation_key: ClassVar[str] = ""
@@ -206,8 +206,8 @@ class _StrategyOptions(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """How the number of micro-batches is found by trials before the run; `own_accumulation` is
-        then the smallest possible number. None if the number is given."""
+        """Options of the trials that find the number of micro-batches before the run; if there are
+        trials, `own_accumulation` is the smallest possible number. None if the number is given."""
         return None
 
     def accumulates(self, micro_batches: int) -> bool:
@@ -251,11 +251,11 @@ class _StrategyOptions(Options):
 
     @property
     def fused_bytes(self) -> float:
-        """Largest buffer in which gradients are reduced; infinite if no option limits it."""
+        """Size of the largest buffer in which gradients are reduced; infinite if not limited."""
         return float(getattr(self, "bucket_mb", math.inf)) * _MIB
 
     def reductions(self) -> Reductions | None:
-        """How a step's gradients are reduced, for the simulator; None if that is not modelled."""
+        """How a step's gradients are reduced; None if the simulator does not model it."""
         return None
 
     @classmethod
@@ -296,8 +296,8 @@ class _StrategyOptions(Options):
 
     def alone(self) -> tuple[Self, str] | None:
         """The options with which one process tries a step of the run's network on a CPU before the
-        run, and the key to change if the step fails. None if layers get the same inputs as without
-        a strategy."""
+        run, and the key to change if the step fails. None if layers get the same inputs with and
+        without the strategy, so that no step is tried."""
         return None
 
     def examined(self) -> Self:
@@ -345,7 +345,7 @@ class DdpOptions(_StrategyOptions):
     powersgd_rank: int = Field(default=1, ge=1)
     """Rank of PowerSGD's low-rank approximation."""
     static_graph: bool = False
-    """Promise that the graph is the same in each step."""
+    """DDP's `static_graph`: the autograd graph must then be the same in each step."""
     find_unused_parameters: bool = False
     """Search each step's graph for parameters without a gradient."""
 
@@ -537,8 +537,8 @@ class DeepSpeedOptions(_StrategyOptions):
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None if anything is offloaded. In stage 3 also None for 10^9 parameters or more, or if
-        `accumulate` is above 1 and `small` is None.
+        """Return None if anything is offloaded. In stage 3 also return None for 10^9 parameters or
+        more, or if `accumulate` is above 1 and `small` is None.
 
         With Ψ parameters, each worker sends 2 Ψ numbers in stages 1 and 2, and 3 Ψ in stage 3,
         according to Rajbhandari et al. 2020, "ZeRO", section 7. But DeepSpeed 0.19 sends 3 Ψ in
@@ -747,7 +747,7 @@ class FsdpOptions(_StrategyOptions):
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None with several copies, because these also all-reduce gradients.
+        """Return None if there are several copies, because copies also all-reduce gradients.
 
         Weights are gathered for each micro-batch's forward pass, and again for its backward pass.
         Gradients are reduce-scattered with the last micro-batch (Zhao et al. 2023,
@@ -798,7 +798,8 @@ class FsdpOptions(_StrategyOptions):
 
 
 def _fastest(value: Any) -> Any:
-    """Expand `auto` for micro-batches to the fastest number; the smallest leaves workers idle."""
+    """Expand `auto` for micro-batches to `{auto: fastest}`: `largest` would give the smallest
+    number of micro-batches, with which workers are idle."""
     return {AUTO: "fastest"} if value == AUTO else value
 
 
@@ -1000,7 +1001,7 @@ class CustomOptions(_StrategyOptions):
 
 
 def listed(names: Sequence[str]) -> str:
-    """`parameters a, b and 3 more`."""
+    """Format names of parameters: `parameters a, b and 3 more`."""
     return f"parameter{'s' if len(names) > 1 else ''} {some(names, 5)}"
 
 

@@ -1,4 +1,4 @@
-"""Tasks: what a network is trained for, as described in plans and their Records."""
+"""The section `task` of a spec, and the description of a task in plans and Records."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class MetricFacts(_Facts):
     title: str
     """Title in tables and plots."""
     note: str
-    """Its definition, in a few words."""
+    """Definition of the metric, in a few words."""
     unit: str = ""
     """`share` for values in [0, 1], which are shown in percent; else empty."""
     higher_is_better: bool = True
@@ -107,9 +107,8 @@ class TaskFacts(_Facts):
         return samples * (sequence or 1) if self.unit == "tokens" else samples
 
     def units_are_known(self, sequence: int | None) -> bool:
-        """Whether the number of the throughput's units in a sample follows from the plan. The
-        number of tokens in a sample of the user's own data set, which has no `sequence`, does
-        not."""
+        """Whether the plan determines the number of the throughput's units in a sample. It does not
+        for tokens in the user's own data set, which has no `sequence`."""
         return self.unit != "tokens" or bool(sequence)
 
     @property

@@ -31,17 +31,17 @@ class TrainingOptions(Options):
     """Samples of one optimiser step over all workers (strong scaling)."""
     batch_per_worker: NumberOrAuto | None = None
     """Samples of one optimiser step on each worker (weak scaling). `auto`, or `{auto: fastest,
-    at_most: 256}`: found by trials before the run, and dependent on the machine."""
+    at_most: 256}`: trials before the run find the number, which depends on the machine."""
     accumulate: NumberOrAuto = 1
     """Micro-batches per optimiser step, on each worker. `auto`: the smallest number that fits into
     memory, found by trials before the run; the global batch stays as given."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Largest global L2 norm of the gradients, to which larger gradients are scaled down."""
+    """Gradients with a larger global L2 norm than this are scaled down to this norm."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast dtype of forward and backward; the weights stay fp32."""
     memory_format: Literal["auto", "channels_last", "contiguous"] = later("auto")
-    """Strides of images and convolutions. `auto`: channels_last for 16-bit precision on GPUs,
-    because tensor cores use this format; else contiguous."""
+    """Memory format of images and of convolutions' weights. `auto`: channels_last for 16-bit
+    precision on GPUs, because tensor cores use this format; else contiguous."""
     cudnn_benchmark: bool = later(False)
     """Let cuDNN time its algorithms for each new shape and use the fastest. Two runs, or a run and
     its resumed part, may then use different algorithms and round differently."""
@@ -69,8 +69,8 @@ class TrainingOptions(Options):
     """For tasks other than classification: target of the primary metric. The time until it is met
     is reported."""
     early_stopping: EarlyStoppingOptions | None = later(None)
-    """End the run before its last epoch when validation no longer improves. The learning-rate
-    schedule stays that of all `epochs`; model.pt has the last weights."""
+    """End the run before its last epoch when validation no longer improves. The schedule of the
+    learning rate does not become shorter; model.pt has the last weights."""
     checkpoint_every: int = Field(default=1, ge=0)
     """Epochs between two checkpoints; 0 for no checkpoints."""
 

@@ -1,1 +1,1 @@
-"""One agent process per node: starts, watches and ends Ray, and the MLflow server on the head."""
+"""One agent per node. It starts, watches and ends Ray and, on the head, the MLflow server."""

@@ -46,13 +46,13 @@ class MlflowKeeper:
     MLflow."""
 
     def __init__(self, server: MlflowServer, children: Children, output: Path) -> None:
-        """`output` is the file that the server's output goes to."""
+        """`output` is the file to which the server writes its output."""
         self.server = server
         self.answers = False
         """Whether the server has answered and has not failed since."""
         self.error = ""
-        """Why the server failed or is late; empty otherwise. After a failure, a server that has
-        ever answered is restarted after _REST_S seconds."""
+        """Why the server failed or is late; empty otherwise. A server that fails after it has
+        answered once is restarted _REST_S seconds later."""
         self.began = self._saved = time.monotonic()
         self._children, self._output = children, output
         self._environment: Mapping[str, str] = {}
@@ -65,8 +65,8 @@ class MlflowKeeper:
         self._late = False
         """Whether `error` means only that the server is still starting."""
         self._answered = False
-        """Whether the server has ever answered. Before that, the database may be incomplete, or
-        only partly migrated to a newer MLflow."""
+        """Whether the server has ever answered. Before its first answer, the database may be
+        incomplete, or only partly migrated to a newer MLflow."""
         self._seen = (self.answers, self.error)
 
     def start(self, environment: Mapping[str, str]) -> None:
@@ -175,7 +175,7 @@ _PATIENCE_S = 180.0
 late."""
 _LOOK_EACH_S = 5.0
 _SUBMIT_S = 15.0
-"""Timeout in seconds: Ray's job server itself waits up to 10 s for its agent on the head."""
+"""Timeout in seconds. It is longer than the 10 s for which Ray's job server waits for its agent."""
 
 
 @dataclass(frozen=True)
@@ -238,13 +238,13 @@ class Resuming:
             return []
         running = {job.id for job in dashboard.jobs() if job.status in RUNNING}
         return [
-            replace(each, job="")  # a job with the old id has already ended on this head
+            replace(each, job="")  # a new id: the job with the old id has ended
             for each in found
             if self._handed_in.get(each.results) not in running
         ]
 
     def _hand_in(self, dashboard: Dashboard, waiting: _Waiting) -> None:
-        # look for the job first: an earlier submission with a late answer may have succeeded
+        # look for the job first: an earlier submission may have succeeded after its timeout
         if all(each.id != waiting.job for each in dashboard.jobs()):
             place, command = str(waiting.resume.folder), shlex.join(waiting.resume.words)
             dashboard.submit(f"cd {shlex.quote(place)} && exec {command}", waiting.job)
@@ -287,8 +287,6 @@ class HeadNode:
                 self._mlflow.save()
         finally:
             self._node.folder.over.touch()
-
-    # starting
 
     def _start(self) -> None:
         node = self._node
@@ -370,8 +368,6 @@ class HeadNode:
                     return True
             node.signals.wait(0.5)
         return False
-
-    # watching
 
     def _watch(self) -> None:
         node, now = self._node, time.monotonic()

@@ -55,15 +55,15 @@ def clear_away(
 
 
 def clear_local(folder: ClusterFolder, cluster: Cluster, tell: Callable[[str], None]) -> list[str]:
-    """`clear_away` for a cluster on this machine; do nothing for any other cluster."""
+    """Call `clear_away` for a cluster on this machine; do nothing for any other cluster."""
     if not isinstance(cluster.site, LocalSite):
         return []
     return clear_away(folder, cluster, find_place(cluster.site), tell)
 
 
 def _not_ours(node: Node) -> str:
-    """Why a temporary folder is not the folder that this user's agent made; empty if this user's
-    agent made it."""
+    """Why the temporary folder of `node` is not the one that the node's agent made; empty if the
+    agent made it, or if it is gone."""
     temp = Path(node.temp)
     try:
         found = temp.lstat()

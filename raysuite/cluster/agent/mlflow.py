@@ -67,7 +67,8 @@ class MlflowServer:
         return ["nice", "-n", str(_NICENESS), *made]
 
     def prepare(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Restore the database here, write the password's file, return the server's environment."""
+        """Restore the database on this host's disk, and write the file with the password. Return
+        the server's environment."""
         user = self._folder.mlflow_user()
         if user is None:
             raise UserError(f"{self._folder.mlflow_file} is missing; start the cluster again")
@@ -181,7 +182,7 @@ def _damage(database: Path) -> str:
 
 
 def _copy(source: Path, target: Path, generations: int = 0) -> None:
-    """Copy a database, mode 0600; `target` is replaced only by a complete copy.
+    """Copy a database to a file of mode 0600. `target` is replaced only by a complete copy.
 
     Previous copies are kept as TARGET.1 (the newest) and so on, but not more often than every
     _GENERATION_S seconds. Raises sqlite3.DatabaseError if the copy is damaged.

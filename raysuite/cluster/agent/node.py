@@ -27,7 +27,7 @@ from raysuite.cluster.state_files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.variables import RAY_SETTINGS, past_proxies, variables, with_site
 from raysuite.errors import RaysuiteError
 
-# The environment of a node's processes contains paths of secrets, never secrets.
+# The environment of a node's processes has paths of files with secrets, but no secret.
 
 _NEVER_INHERITED = (
     "RAY_ADDRESS",
@@ -213,7 +213,7 @@ _NEW_HEAD_S = 20.0
 
 
 class WorkerNode:
-    """Runs a node until a signal ends it, or the head has ended. Raises NodeFailedError."""
+    """Runs a node until a signal ends it, or the head has ended. `run` raises NodeFailedError."""
 
     def __init__(self, node: ThisNode) -> None:
         self._node = node
@@ -240,8 +240,8 @@ class WorkerNode:
         self._node.end()
 
     def _find_head(self) -> Head | None:
-        """Wait for a connection to the head of this start of the step, and return the head. Return
-        None if this node or the head ends before."""
+        """Wait until the head of this step accepts a connection, and return the head. Return None
+        if this node has to end first, or if the head has ended."""
         node = self._node
         timeout = _HEAD_SILENT_S
         if not self._joined:
@@ -290,7 +290,7 @@ class WorkerNode:
                     return
 
     def _head_ended(self) -> bool:
-        """Whether the head of this start has ended.
+        """Whether the head of this step has ended.
 
         Raises NodeFailedError if the head failed, or if this node's step is lost.
         """

@@ -38,7 +38,8 @@ class Place:
 
 
 def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
-    """The node of this process, from SLURM's or the launcher's variables, or from a local site."""
+    """The node of this process: from the site if it is local, else from environment variables that
+    SLURM or the launcher sets."""
     if isinstance(site, LocalSite):
         return Place(
             host=_file_name(platform.node()),
@@ -121,10 +122,11 @@ def own_addresses() -> dict[str, str]:
 
 
 def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os.environ) -> str:
-    """This node's address on the site's interface; if the site names none, on the route to `head`.
+    """This node's IPv4 address on the site's interface or, if the site names no interface, on the
+    route to `head`.
 
-    On the head itself, `head` is None: the address is then found by the node's name and SLURM's
-    variables. Raises UserError if there is no such address.
+    On the head itself `head` is None, and the address is found by the node's name and SLURM's
+    variables. Raises UserError if no address is found.
     """
     ours = own_addresses()
     if site.interface is not None:

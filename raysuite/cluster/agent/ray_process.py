@@ -17,7 +17,7 @@ LONGEST_SOCKET_PATH = 107
 """Maximum length of a Unix socket's path on Linux, in bytes (ray#17161)."""
 _BELOW_TEMP = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/dash_MetricsHead")
 _OBJECT_STORE_SHARE = 0.3
-"""The object store's share of the allocation's memory. By default, Ray takes 0.3 of the host's."""
+"""The object store's share of the allocation's memory. Ray's default is 0.3 of all host memory."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 
