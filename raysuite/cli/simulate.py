@@ -33,7 +33,8 @@ def simulate(
         typer.Option(
             metavar="NAME|FILE",
             help="Network of the workers: ethernet-40g, hdr-fat-tree, juwels-booster, or a file "
-            "like those in deploy/networks. Default: what the calibration measured on one node.",
+            "like those in raysuite/perf/shipped_networks. Default: what the "
+            "calibration measured on one node.",
         ),
     ] = None,
     calibration: Annotated[

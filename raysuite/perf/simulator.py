@@ -44,7 +44,7 @@ class Link(BaseModel):
 
 
 class Network(BaseModel):
-    """The costs of the network between workers, from a YAML file (examples: deploy/networks), or
+    """The costs of the network between workers, from a YAML file (examples: `shipped_networks`), or
     measured by a calibration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -62,7 +62,8 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
     raise UserError(
         f"the network between {plan.workers} workers is not known: "
         + (f"the calibration measured up to {nodes} on one node; " if calibration else "")
-        + "give --network NAME, such as hdr-fat-tree, or a file like those in deploy/networks"
+        + "give --network NAME, such as hdr-fat-tree, or a file like those in "
+        "raysuite/perf/shipped_networks"
     )
 
 

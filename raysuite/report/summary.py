@@ -240,7 +240,7 @@ def _unsettled(rows: Sequence[Row]) -> list[str]:
         if slower:
             named.append(f"{name} (by {float(share):.0%})")
     return _about(
-        "Slower in the first epoch after the warm-up than in all later ones: ",
+        "Slower in the first epoch after the warm-up than in the later ones on average: ",
         named,
         ". A larger measure.warmup_steps leaves such epochs out.",
     )
