@@ -22,8 +22,6 @@ import math
 import random
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +37,7 @@ from raysuite.gate.small_network import same_on_all_ranks, without_tf32
 from raysuite.measure.clock import now
 from raysuite.measure.peak_memory import available_bytes
 from raysuite.nested import called, mapped, unpadded
-from raysuite.parallel.base import Engine, StepSettings, Strategy, World
+from raysuite.parallel.base import Engine, StepSettings, Strategy, World, kept_draws
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.parallel.single import Single
@@ -107,7 +105,7 @@ def compare(
     settings = _settings(plan, precision)
     tolerance = TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
     slices = plan.replicas * settings.accumulate
-    with _kept_draws(world.device), without_tf32():
+    with kept_draws(world.device), without_tf32():
         # seconds of one pass, rate, bytes of the weights, free bytes, whether it communicates
         probe = torch.zeros(5, dtype=torch.float64)
         if world.rank == 0:
@@ -202,16 +200,6 @@ class _Draws:
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed)
-
-
-@contextmanager
-def _kept_draws(device: torch.device) -> Iterator[None]:
-    """Restore the process's random generators at the end."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)
 
 
 def _network(plan: RunPlan, world: World, draws: _Draws) -> nn.Module:

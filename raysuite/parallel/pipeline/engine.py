@@ -35,6 +35,7 @@ from raysuite.parallel.base import (
     TorchGroupStrategy,
     World,
     draws,
+    kept_draws,
     kept_settings,
     read_state,
     restore_draws,
@@ -324,8 +325,7 @@ class PipelineEngine(TorchEngine):
         """Repeat a forward pass, this time saving tensors for the backward pass. Random numbers are
         the same as before, and running statistics do not change."""
         buffers = [(each, each.clone()) for each in self.model.buffers()]
-        cuda = [self.world.device] if self.world.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda):
+        with kept_draws(self.world.device):
             assert made.draws is not None
             restore_draws(self.world.device, made.draws)
             if operation.stage:
@@ -600,8 +600,8 @@ class _Pass:
 
     given: Tensor
     batch: Batch
-    draws: dict[str, Tensor] | None
-    """torch's random states before the forward pass, if it will be repeated."""
+    draws: dict[str, Any] | None
+    """The random states before the forward pass, if it will be repeated."""
     result: Tensor | None = None
     shape: Sequence[int] = ()
     """The shape of the result."""
