@@ -136,12 +136,34 @@ def test_floating_buffers_are_averaged_and_others_kept() -> None:
         norm.num_batches_tracked.fill_(7)
     average_buffers(model, NoComm())
     assert model[0].running_mean.tolist() == [4.0, 4.0]
+    model[0].register_buffer("complex", torch.tensor([4 + 2j]))
     average_buffers(model, OtherRank())
+    assert model[0].complex.tolist() == [2 + 1j]
     assert model[0].running_mean.tolist() == [2.0, 2.0]
     assert model[0].running_var.tolist() == [0.5, 0.5]
     assert model[2].running_mean.tolist() == [2.5, 2.5, 2.5]
     assert model[2].num_batches_tracked.item() == 7
     average_buffers(nn.Linear(1, 1), OtherRank())  # has none
+
+
+def test_buffers_that_all_ranks_hold_alike_keep_their_values_to_the_bit() -> None:
+    class Three(NoComm):
+        size = 3
+
+        def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+            return value + value + value
+
+    model, generator = nn.Module(), torch.Generator().manual_seed(0)
+    tensors = {
+        "mask": torch.full((2,), torch.finfo(torch.float32).min),
+        "places": torch.rand(1000, generator=generator),
+        "fp64": torch.tensor([1 / 3], dtype=torch.float64),
+        "complex": torch.tensor([1 + 2j, 0.1j]),
+    }
+    for name, value in tensors.items():
+        model.register_buffer(name, value.clone())
+    average_buffers(model, Three())
+    assert [name for name, each in model.named_buffers() if not each.equal(tensors[name])] == []
 
 
 @pytest.fixture
