@@ -281,7 +281,8 @@ class Engine(ABC):
         """(this rank's share of the mean loss of the global batch, summed loss of its samples)."""
 
         def scaled(each: Tensor) -> Tensor:
-            return self.scale.apply(each.float(), batch.of_global)
+            whole = each.float() if each.is_floating_point() else each
+            return self.scale.apply(whole, batch.of_global)
 
         output = unpadded(mapped(output, scaled), batch.real)
         targets = unpadded(batch.labels, batch.real)

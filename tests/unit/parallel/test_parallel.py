@@ -82,6 +82,13 @@ class TestLoss:
         assert logits.grad[:2].abs().sum() > 0
         assert not logits.grad[2:].any()
 
+    def test_a_task_gets_complex_and_whole_numbers_as_the_network_returns_them(self) -> None:
+        own = engine()
+        own.criterion = lambda output, _: output["wave"].abs()[output["place"]].sum()
+        output = {"wave": torch.tensor([3 + 4j, 6 + 8j]), "place": torch.tensor([1, 1])}
+        _, summed = own.loss(Batch(torch.zeros(2, 2), torch.zeros(2), 2, 2), output)
+        assert summed.item() == 20
+
 
 def test_a_step_uses_its_rate_and_clips() -> None:
     own = engine(clip_norm=1e-3)
