@@ -143,6 +143,11 @@ def _whole(tensor: Any) -> torch.Tensor:
     return whole
 
 
+def _in_64_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor on the CPU in fp64; a complex one with two such parts."""
+    return (tensor.cdouble() if tensor.is_complex() else tensor.double()).cpu()
+
+
 def _is_sharded(tensor: Any) -> bool:
     return any(not each.is_replicate() for each in getattr(tensor, "placements", ()))
 
@@ -196,8 +201,8 @@ def _compare_reference(
     for name, wanted in reference.named_parameters():
         if name not in tensors:
             continue
-        right, start = _whole(wanted).double().cpu(), before[name].double().cpu()
-        off = float((_whole(tensors[name]).double().cpu() - right).norm())
+        right, start = _in_64_bits(_whole(wanted)), _in_64_bits(before[name])
+        off = float((_in_64_bits(_whole(tensors[name])) - right).norm())
         change = float((right - start).norm())
         errors[name] = 0.0 if off == 0.0 else off / change if change > 0 else math.inf
     worst = 0.0

@@ -352,10 +352,10 @@ def _first_difference(
         return torch.tensor([1.0, 0.0, math.inf, math.inf], dtype=torch.float64)
     for step, (found, expected) in enumerate(zip(weights, reference, strict=True)):
         errors, updates = (
-            torch.stack([(one[name] - other[name]).double().norm() for name in before])
+            torch.stack([(one[name] - other[name]).abs().double().norm() for name in before])
             for one, other in ((found, expected), (expected, before))
         )
-        norms = torch.stack([expected[name].double().norm() for name in before])
+        norms = torch.stack([expected[name].abs().double().norm() for name in before])
         floors = _FLOOR * torch.maximum(norms, updates.norm())
         relative = (errors / torch.maximum(updates, floors)).nan_to_num(math.inf, math.inf)
         relative[errors == 0] = 0.0

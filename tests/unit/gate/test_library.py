@@ -77,6 +77,17 @@ def test_not_a_number_is_no_pass() -> None:
         )
 
 
+def test_both_parts_of_complex_weights_are_compared_with_the_reference() -> None:
+    model, reference = (nn.ParameterList([torch.zeros(1, dtype=torch.complex64)]) for _ in range(2))
+    with pytest.raises(GateError, match=r"error / update is 1\.6"):
+        check(
+            lambda n: model[0].data.fill_(3 - 4j),
+            model,
+            reference=reference,
+            reference_step=lambda n: reference[0].data.fill_(3 + 4j),
+        )
+
+
 def test_bad_input_is_refused() -> None:
     model = network()
     with pytest.raises(UserError, match="go together"):

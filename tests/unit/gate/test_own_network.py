@@ -140,6 +140,12 @@ class TestOneProcess:
         assert drawn() == expected
 
 
+def test_both_parts_of_complex_weights_are_compared() -> None:
+    before, right, wrong = ({"w": torch.tensor([value])} for value in (0j, 3 + 4j, 3 - 4j))
+    found = own_network._first_difference([before, wrong], [before, right], 0.01).tolist()
+    assert found == pytest.approx([1, 0, 8 / 5, 8 / 5])
+
+
 def test_the_first_difference_is_of_the_first_step_that_has_one() -> None:
     """And of the first parameter in it; the error is the largest of all."""
     right = [{"a": torch.tensor([1.0, 0.0]) + n, "b": torch.tensor([3.0]) + n} for n in range(4)]
