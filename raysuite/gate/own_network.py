@@ -222,7 +222,16 @@ def _prepared(
     make = partial(optim.build_optimizer, _optimizer(plan), lr=2 * rate, names=names)
     engine = strategy.prepare(model, make, settings)
     engine.criterion = criterion_of(plan)
+    if (weights := _class_weights(plan)) is not None:
+        engine.class_weights = weights.to(engine.world.device)
     return engine
+
+
+def _class_weights(plan: RunPlan) -> Tensor | None:
+    """Unequal weights, if the run has class weights; those of `auto` depend on its labels."""
+    if plan.spec.training.class_weights is None:
+        return None
+    return torch.linspace(0.5, 1.5, plan.dataset.classes)
 
 
 def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index: int) -> Batch:
@@ -238,10 +247,12 @@ def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index
         generator = torch.Generator().manual_seed(_SEED + 10**6 * step + index)
         return draw(plan, size, generator)
 
-    of_global = float(sum(map(real, range(count))))
-    if task.weighted:
+    of_global, weights = float(sum(map(real, range(count)))), _class_weights(plan)
+    if task.weighted or weights is not None:
         targets = (unpadded(drawn(each)[1], real(each)) for each in range(count))
-        of_global = sum((float(task.weight(each)) for each in targets), 0.0)
+        of_global = sum(
+            (float(task.weight(t) if weights is None else weights[t].sum()) for t in targets), 0.0
+        )
     images, labels = mapped(drawn(index), lambda each: each.to(world.device))
     return Batch(images, labels, real(index), of_global)
 
@@ -392,6 +403,7 @@ def key(plan: RunPlan) -> Any:
         [facts.channels, facts.image_size, facts.classes, facts.sequence],
         plan.spec.task.model_dump(mode="json"),
         asdict(_settings(plan, "fp32")),
+        plan.spec.training.class_weights is not None,
         _optimizer(plan).model_dump(mode="json"),
         [hashlib.sha256(each.read_bytes()).hexdigest() for each in files],
     ]

@@ -284,6 +284,25 @@ def test_the_runs_own_decay_and_factors_are_checked_whatever_its_optimiser(name:
     assert options.model_dump(include={"momentum", *own}) == {"momentum": 0.9, **own}
 
 
+class Unweighted(SingleEngine):
+    def loss(self, batch: Batch, output: Any) -> tuple[Tensor, Tensor]:
+        self.class_weights = None
+        return super().loss(batch, output)
+
+
+@pytest.mark.parametrize("engine", [SingleEngine, Unweighted])
+def test_a_strategy_that_ignores_class_weights_differs(
+    engine: type[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = Single()
+    monkeypatch.setattr(strategy, "engine", engine, raising=False)
+    strategy.start(ALONE)
+    plan = plan_of(training_class_weights="auto")
+    got = compare(plan, ALONE, strategy, Largest())
+    assert got.error is not None
+    assert (got.error > 0.1) == (engine is Unweighted)
+
+
 @pytest.mark.parametrize(
     ("changes", "micro_batch", "accumulate"),
     [
