@@ -221,7 +221,7 @@ class Engine(ABC):
         inputs. All ranks must make the same number of calls."""
 
     def weights(self) -> dict[str, Tensor]:
-        """All parameters by name, unsharded, on the CPU in fp32. All ranks must call this."""
+        """All parameters by name, unsharded, on the CPU. All ranks must call this."""
         return {
             name: parameter.detach().cpu().clone()
             for name, parameter in self.model.named_parameters()
