@@ -354,6 +354,24 @@ class TestDeepSpeedConfiguration:
         assert zero.get("overlap_comm") is asked
 
     @pytest.mark.integration
+    def test_whole_numbers_among_the_parameters_are_not_rounded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        require("deepspeed")
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        model, places = nn.Linear(2, 2), torch.tensor([2**24 + 1])
+        model.register_parameter("places", nn.Parameter(places, requires_grad=False))
+        strategy = DeepSpeed(DeepSpeedOptions(zero_stage=1))
+        strategy.start(World(0, 1, 0, torch.device("cpu")))
+        try:
+            own = strategy.prepare(
+                model, lambda each: torch.optim.SGD([*each][:2], lr=0.1), StepSettings(1)
+            )
+            assert own.weights()["places"].equal(places)
+        finally:
+            strategy.stop()
+
+    @pytest.mark.integration
     @pytest.mark.parametrize(("saved", "now"), [(1.0, None), (None, 1.0)])
     def test_clipping_is_the_runs_and_not_the_checkpoints(
         self,
