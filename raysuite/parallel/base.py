@@ -394,7 +394,8 @@ def unreadable(file: Path, error: Exception) -> RunError:
 def draws(device: torch.device) -> dict[str, Any]:
     """The states of this process's random generators, which dropout and the user's own code use, as
     tensors and plain data."""
-    kind, keys, *rest = np.random.get_state()
+    of_numpy: Any = np.random.get_state()
+    kind, keys, *rest = of_numpy
     found: dict[str, Any] = {
         "cpu": torch.get_rng_state(),
         "python": random.getstate(),
