@@ -61,20 +61,21 @@ def check(
     step; if r = r0, w must equal r. Sharded tensors are gathered for this comparison.
 
     Raises GateError on every rank with the first parameter, rank and step that differ. Raises
-    UserError for `steps` below 1, for a reference without its step or with other parameters, and
-    for shards that are not DTensors (FullyShardedDataParallel, ZeRO 3), because these cannot be
-    compared.
+    UserError for `steps` below 1, for a reference without its step or with other parameters, for
+    layers that are still lazy, and for shards that are not DTensors (FullyShardedDataParallel,
+    ZeRO 3), because these cannot be compared.
     """
     ranks = _Ranks()
     if (reference is None) != (reference_step is None):
         raise UserError("reference and reference_step go together; give both, or neither")
     if steps < 1:
         raise UserError(f"steps: got {steps}; it should be at least 1")
-    _refuse_other_shards(model)
+    _refuse_incomparable(model)
     before: dict[str, torch.Tensor] = {}
     if reference is not None:
-        before = {name: _whole(each).clone() for name, each in reference.named_parameters()}
-        own = {(_plain(name), each.shape) for name, each in model.named_parameters()}
+        _refuse_incomparable(reference)
+        before = {name: _whole(each).clone() for name, each in _parameters(reference).items()}
+        own = {(name, each.shape) for name, each in _parameters(model).items()}
         unequal = own ^ {(name, each.shape) for name, each in before.items()}
         if unequal:
             listed = some(sorted({name for name, _ in unequal}), 5)
@@ -84,11 +85,7 @@ def check(
     tensors: dict[str, torch.Tensor] = {}
     for n in range(steps):
         step(n)
-        tensors = {
-            _plain(name): each
-            for name, each in (*model.named_parameters(), *model.named_buffers())
-            if _plain(name) not in ignore
-        }
+        tensors = {name: each for name, each in _tensors(model).items() if name not in ignore}
         compared = _compare_ranks(tensors, ranks, n) and compared
         if reference is not None and reference_step is not None:
             reference_step(n)
@@ -127,12 +124,21 @@ class _Ranks:
         ]
 
 
-def _plain(name: str) -> str:
-    """The name without the prefixes of wrappers: DistributedDataParallel, torch.compile, FSDP."""
-    parts = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
-    while (first := name.partition("."))[0] in parts:
-        name = first[2]
-    return name
+_WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
+"""Attributes in which DistributedDataParallel, torch.compile and FSDP hold the whole model."""
+
+
+def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and buffers by name, without the prefixes of wrappers."""
+    found = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    while any(found and all(name.startswith(f"{each}.") for name in found) for each in _WRAPPED):
+        found = {name.partition(".")[2]: each for name, each in found.items()}
+    return found
+
+
+def _parameters(model: nn.Module) -> dict[str, torch.Tensor]:
+    own = {id(each) for each in model.parameters()}
+    return {name: each for name, each in _tensors(model).items() if id(each) in own}
 
 
 def _whole(tensor: Any) -> torch.Tensor:
@@ -143,13 +149,27 @@ def _whole(tensor: Any) -> torch.Tensor:
     return whole
 
 
+def _in_64_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor on the CPU in fp64; a complex one with two such parts."""
+    import torch
+
+    return tensor.to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)
+
+
 def _is_sharded(tensor: Any) -> bool:
     return any(not each.is_replicate() for each in getattr(tensor, "placements", ()))
 
 
-def _refuse_other_shards(model: nn.Module) -> None:
+def _refuse_incomparable(model: nn.Module) -> None:
+    from torch.nn.parameter import is_lazy
+
+    if lazy := [name for name, each in _tensors(model).items() if is_lazy(each)]:
+        raise UserError(
+            f"got {some(lazy, 3)} of lazy layers, which have no shape yet; pass a batch through "
+            "the network before the check"
+        )
     wrapped = any(type(each).__name__ == "FullyShardedDataParallel" for each in model.modules())
-    empty = [_plain(name) for name, each in model.named_parameters() if each.numel() == 0]
+    empty = [name for name, each in _parameters(model).items() if each.numel() == 0]
     if wrapped or empty:
         given = "FullyShardedDataParallel" if wrapped else f"{some(empty, 3)} without elements"
         raise UserError(
@@ -173,7 +193,7 @@ def _compare_ranks(tensors: Mapping[str, torch.Tensor], ranks: _Ranks, step: int
 
 
 def _compare_begin(model: nn.Module, before: Mapping[str, torch.Tensor], ranks: _Ranks) -> None:
-    own = {_plain(name): _whole(each) for name, each in model.named_parameters()}
+    own = {name: _whole(each) for name, each in _parameters(model).items()}
     wrong = [n for n, each in own.items() if not bool((each.cpu() == before[n].cpu()).all())]
     for rank, names in enumerate(ranks.gathered(wrong)):
         if names:
@@ -193,11 +213,11 @@ def _compare_reference(
 ) -> float:
     """The largest relative error on any rank. Raises GateError if it is above the tolerance."""
     errors: dict[str, float] = {}
-    for name, wanted in reference.named_parameters():
+    for name, wanted in _parameters(reference).items():
         if name not in tensors:
             continue
-        right, start = _whole(wanted).double().cpu(), before[name].double().cpu()
-        off = float((_whole(tensors[name]).double().cpu() - right).norm())
+        right, start = _in_64_bits(_whole(wanted)), _in_64_bits(before[name])
+        off = float((_in_64_bits(_whole(tensors[name])) - right).norm())
         change = float((right - start).norm())
         errors[name] = 0.0 if off == 0.0 else off / change if change > 0 else math.inf
     worst = 0.0

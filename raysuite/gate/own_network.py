@@ -23,8 +23,6 @@ import math
 import random
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +38,7 @@ from raysuite.gate.small_network import same_on_all_ranks, without_tf32
 from raysuite.measure.clock import now
 from raysuite.measure.peak_memory import available_bytes
 from raysuite.nested import called, mapped, unpadded
-from raysuite.parallel.base import Engine, StepSettings, Strategy, World
+from raysuite.parallel.base import Engine, StepSettings, Strategy, World, kept_draws
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.parallel.single import Single
@@ -108,7 +106,7 @@ def compare(
     settings = _settings(plan, precision)
     tolerance = TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
     slices = plan.replicas * settings.accumulate
-    with _kept_draws(world.device), without_tf32():
+    with kept_draws(world.device), without_tf32():
         # seconds of a pass, rate, bytes of the weights, free bytes, 1 if the network communicates
         probe = torch.zeros(5, dtype=torch.float64)
         if world.rank == 0:
@@ -205,16 +203,6 @@ class _Draws:
         np.random.seed(seed)
 
 
-@contextmanager
-def _kept_draws(device: torch.device) -> Iterator[None]:
-    """Restore the process's random generators at the end."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)
-
-
 def _network(plan: RunPlan, world: World, draws: _Draws) -> nn.Module:
     """The plan's network, with equal weights on all ranks; `draws` seeds each call of a module."""
     torch.manual_seed(_SEED)
@@ -235,7 +223,16 @@ def _prepared(
     make = partial(optim.build_optimizer, _optimizer(plan), lr=2 * rate, names=names)
     engine = strategy.prepare(model, make, settings)
     engine.criterion = criterion_of(plan)
+    if (weights := _class_weights(plan)) is not None:
+        engine.class_weights = weights.to(engine.world.device)
     return engine
+
+
+def _class_weights(plan: RunPlan) -> Tensor | None:
+    """Unequal weights, if the run has class weights; those of `auto` depend on its labels."""
+    if plan.spec.training.class_weights is None:
+        return None
+    return torch.linspace(0.5, 1.5, plan.dataset.classes)
 
 
 def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index: int) -> Batch:
@@ -251,10 +248,12 @@ def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index
         generator = torch.Generator().manual_seed(_SEED + 10**6 * step + index)
         return draw(plan, size, generator)
 
-    of_global = float(sum(map(real, range(count))))
-    if task.weighted:
+    of_global, weights = float(sum(map(real, range(count)))), _class_weights(plan)
+    if task.weighted or weights is not None:
         targets = (unpadded(drawn(each)[1], real(each)) for each in range(count))
-        of_global = sum((float(task.weight(each)) for each in targets), 0.0)
+        of_global = sum(
+            (float(task.weight(t) if weights is None else weights[t].sum()) for t in targets), 0.0
+        )
     images, labels = mapped(drawn(index), lambda each: each.to(world.device))
     return Batch(images, labels, real(index), of_global)
 
@@ -365,10 +364,10 @@ def _first_difference(
         return torch.tensor([1.0, 0.0, math.inf, math.inf], dtype=torch.float64)
     for step, (found, expected) in enumerate(zip(weights, reference, strict=True)):
         errors, updates = (
-            torch.stack([(one[name] - other[name]).double().norm() for name in before])
+            torch.stack([(one[name] - other[name]).abs().double().norm() for name in before])
             for one, other in ((found, expected), (expected, before))
         )
-        norms = torch.stack([expected[name].double().norm() for name in before])
+        norms = torch.stack([expected[name].abs().double().norm() for name in before])
         floors = _FLOOR * torch.maximum(norms, updates.norm())
         relative = (errors / torch.maximum(updates, floors)).nan_to_num(math.inf, math.inf)
         relative[errors == 0] = 0.0
@@ -405,6 +404,7 @@ def key(plan: RunPlan) -> Any:
         [facts.channels, facts.image_size, facts.classes, facts.sequence],
         plan.spec.task.model_dump(mode="json"),
         asdict(_settings(plan, "fp32")),
+        plan.spec.training.class_weights is not None,
         _optimizer(plan).model_dump(mode="json"),
         [hashlib.sha256(each.read_bytes()).hexdigest() for each in files],
     ]

@@ -19,9 +19,9 @@ class WeightAverage:
         weights                                    for t = 1
         decay * average + (1 - decay) * weights    for t > 1
 
-    Floating-point buffers, such as BatchNorm's running statistics, are averaged in the same way;
-    other buffers, such as indices and counts, are copied. All operations are elementwise, so ranks
-    with equal weights have equal averages.
+    Floating-point and complex buffers, such as BatchNorm's running statistics, are averaged in the
+    same way; other buffers, such as indices and counts, are copied. All operations are elementwise,
+    so ranks with equal weights have equal averages.
 
     torch's AveragedModel is not used: it averages and truncates integers, and waits for the device.
     """
@@ -38,12 +38,12 @@ class WeightAverage:
         """Update the average after one step. `model` may hold only this rank's weights."""
         averaged = _tensors(self.model)
         pairs = [(averaged[name], value) for name, value in _tensors(model).items()]
-        copied = [pair for pair in pairs if self._steps == 0 or not pair[0].is_floating_point()]
+        averaging = [pair for pair in pairs if _is_averaged(pair[0])] if self._steps else []
+        copied = [pair for pair in pairs if not self._steps or not _is_averaged(pair[0])]
         for own, other in copied:
             own.copy_(other)
-        if self._steps > 0:
-            floating = [pair for pair in pairs if pair[0].is_floating_point()]
-            averages, weights = zip(*floating, strict=True)
+        if averaging:
+            averages, weights = zip(*averaging, strict=True)
             torch._foreach_lerp_(averages, weights, 1 - self._decay)
         self._steps += 1
 
@@ -65,6 +65,10 @@ class WeightAverage:
         self.model.load_state_dict(
             {name.removeprefix(_MODEL): value for name, value in state.items()}
         )
+
+
+def _is_averaged(value: Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -114,6 +114,9 @@ class Lamb(Optimizer):
             beta1, beta2 = group["betas"]
             means = _state_of(self, weights, "exp_avg")
             squares = _state_of(self, weights, "exp_avg_sq")
+            weights, gradients, means, squares = map(
+                _in_reals, (weights, gradients, means, squares)
+            )
             torch._foreach_lerp_(means, gradients, 1 - beta1)
             torch._foreach_mul_(squares, beta2)
             torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
@@ -141,6 +144,11 @@ def _state_of(optimizer: Optimizer, weights: list[Tensor], name: str) -> list[Te
         if name not in optimizer.state[weight]:
             optimizer.state[weight][name] = torch.zeros_like(weight)
     return [optimizer.state[weight][name] for weight in weights]
+
+
+def _in_reals(tensors: list[Tensor]) -> list[Tensor]:
+    """The tensors; complex ones as views [..., 2], whose elements have updates of their own."""
+    return [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
 
 
 def _norms(tensors: _Tensors) -> Tensor:

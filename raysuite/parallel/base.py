@@ -221,7 +221,7 @@ class Engine(ABC):
         `images`. All ranks must make the same number of calls."""
 
     def weights(self) -> dict[str, Tensor]:
-        """All parameters by name, unsharded, on the CPU in fp32. All ranks must call this."""
+        """All parameters by name, unsharded, on the CPU. All ranks must call this."""
         return {
             name: parameter.detach().cpu().clone()
             for name, parameter in self.model.named_parameters()
@@ -282,7 +282,8 @@ class Engine(ABC):
         """(this rank's share of the mean loss of the global batch, summed loss of its samples)."""
 
         def scaled(each: Tensor) -> Tensor:
-            return self.scale.apply(each.float(), batch.of_global)
+            whole = each.float() if each.is_floating_point() else each
+            return self.scale.apply(whole, batch.of_global)
 
         output = unpadded(mapped(output, scaled), batch.real)
         targets = unpadded(batch.labels, batch.real)
@@ -391,19 +392,39 @@ def unreadable(file: Path, error: Exception) -> RunError:
     )
 
 
-def draws(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's random generators in this process, which dropout uses."""
-    found = {"cpu": torch.get_rng_state()}
+def draws(device: torch.device) -> dict[str, Any]:
+    """The states of this process's random generators, which dropout and the user's own code use, as
+    tensors and plain data."""
+    of_numpy: Any = np.random.get_state()
+    kind, keys, *rest = of_numpy
+    found: dict[str, Any] = {
+        "cpu": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": (kind, keys.tolist(), *rest),
+    }
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)
     return found
 
 
-def restore_draws(device: torch.device, state: dict[str, Tensor]) -> None:
-    """Restore what `draws` returned."""
+def restore_draws(device: torch.device, state: dict[str, Any]) -> None:
+    """Restore what `draws` returned; older versions kept only torch's states."""
     torch.set_rng_state(state["cpu"])
+    if "python" in state:
+        random.setstate(state["python"])
+        np.random.set_state(state["numpy"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+@contextmanager
+def kept_draws(device: torch.device) -> Iterator[None]:
+    """Restore the process's random generators at the end."""
+    before = draws(device)
+    try:
+        yield
+    finally:
+        restore_draws(device, before)
 
 
 def seed_draws(seed: int) -> None:

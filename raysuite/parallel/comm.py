@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -98,21 +98,35 @@ def gather_plain(comm: Comm, value: Any) -> list[Any]:
 
 
 def average_buffers(model: nn.Module, comm: Comm) -> None:
-    """Average the floating-point buffers (BatchNorm's running statistics) over all ranks.
+    """Average the floating-point and complex buffers, such as BatchNorm's running statistics, over
+    all ranks.
 
     Ranks train on different samples, so their statistics differ. Frameworks handle this in
     different ways: DDP copies rank 0's, Horovod and DeepSpeed do nothing. Averaging before each
     validation and checkpoint makes the model the same on all ranks.
     """
-    buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-    if not buffers or comm.size == 1:
+    if comm.size > 1:
+        average_over_ranks(model, lambda flat: comm.all_reduce(flat, "sum"), comm.size)
+
+
+def average_over_ranks(model: nn.Module, summed: Callable[[Tensor], Tensor], ranks: int) -> None:
+    """Replace these buffers by their means. `summed` returns the sum over `ranks` ranks.
+
+    Sums are in fp64, so that a buffer of fp32 that is equal on all ranks keeps its value to the
+    bit, and so does a mask that holds the smallest number of fp32.
+    """
+    buffers = [each for each in real_views(model.buffers()) if each.is_floating_point()]
+    if not buffers:
         return
-    flat = torch.cat([buffer.detach().reshape(-1).float() for buffer in buffers])
-    mean = comm.all_reduce(flat, "sum") / comm.size
-    start = 0
-    for buffer in buffers:
-        buffer.copy_(mean[start : start + buffer.numel()].view_as(buffer))
-        start += buffer.numel()
+    mean = summed(torch.cat([each.detach().reshape(-1).double() for each in buffers])) / ranks
+    parts = mean.split([each.numel() for each in buffers])
+    for buffer, part in zip(buffers, parts, strict=True):
+        buffer.copy_(part.view_as(buffer))
+
+
+def real_views(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The tensors; a complex one as a real view [..., 2]."""
+    return [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
 
 
 def join_torch_group(rank: int, size: int, device: torch.device) -> bool:

@@ -257,7 +257,7 @@ class DeepSpeedEngine(Engine):
         parameters = list(self.model.parameters())
         with _deepspeed().zero.GatheredParameters(parameters, enabled=self._stage == 3):
             return {
-                name: parameter.detach().float().cpu().clone()
+                name: parameter.detach().cpu().clone()
                 for name, parameter in zip(self._names, parameters, strict=True)
             }
 

@@ -186,7 +186,7 @@ class FsdpEngine(TorchEngine):
 
     def weights(self) -> dict[str, Tensor]:
         return {
-            name: each.detach().full_tensor().float().cpu().clone()  # type: ignore[attr-defined]
+            name: each.detach().full_tensor().cpu().clone()  # type: ignore[attr-defined]
             for name, each in self.model.named_parameters()
         }
 

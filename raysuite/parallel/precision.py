@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from raysuite.nested import called, mapped
-from raysuite.parallel.comm import Comm
+from raysuite.parallel.comm import Comm, real_views
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -100,7 +100,9 @@ class LossScale:
             self._overflow = torch.zeros(1, device=device)
         # torch.amp.GradScaler's kernel: one pass on a GPU divides and checks for overflow
         torch._amp_foreach_non_finite_check_and_unscale_(
-            gradients, self._overflow, torch.full((1,), 1 / self._carried, device=device)
+            real_views(gradients),
+            self._overflow,
+            torch.full((1,), 1 / self._carried, device=device),
         )
 
     def guard(self, optimizer: torch.optim.Optimizer) -> None:

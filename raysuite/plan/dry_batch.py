@@ -69,6 +69,7 @@ def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
             plan.spec.optimizer.weight_decay > 0,
             tuple(plan.spec.optimizer.patterns.values()),
             plan.spec.optimizer.averages,
+            plan.spec.optimizer.real,
             plan.spec.training.ema_decay is None,
             plan.spec.loader.loads,
             plan.device,

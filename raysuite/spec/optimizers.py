@@ -25,6 +25,9 @@ class _Optimizer(Options):
     """Whether the optimiser averages the weights, so that validation uses other weights than
     training."""
 
+    real: ClassVar[bool] = False
+    """Whether the optimiser updates only weights of real numbers."""
+
     lr: float = Field(gt=0)
     """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     lr_reference_batch: int | None = Field(default=None, ge=1)
@@ -147,6 +150,7 @@ class ScheduleFreeOptions(_Optimizer):
     part = "schedulefree"
     whole = "the weights in their place, to exchange them for their average"
     averages = True
+    real = True
 
     name: Literal["schedule_free"] = "schedule_free"
     lr: float = Field(default=2.5e-3, gt=0)
@@ -172,6 +176,7 @@ class MuonOptions(_Optimizer):
 
     whole = "each whole weight tensor, to make its update orthogonal"
     updates_in_bf16 = True
+    real = True
 
     name: Literal["muon"] = "muon"
     lr: float = Field(default=1e-3, gt=0)

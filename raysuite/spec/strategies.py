@@ -103,6 +103,8 @@ class Network:
     """Parameters without dimensions."""
     empty: tuple[str, ...] = ()
     """Parameters without elements."""
+    complex: tuple[str, ...] = ()
+    """Parameters of complex numbers."""
     hooked: tuple[str, ...] = ()
     """Parameters with hooks on their gradients."""
     scripted: bool = False
@@ -525,6 +527,7 @@ class DeepSpeedOptions(_StrategyOptions):
 
     def network_refusals(self, network: Network) -> Refusals:
         yield from _zero_gradients(self.name, network)
+        yield from _complex(self.name, network)
         if network.scalar:
             yield (
                 "strategy.name",
@@ -722,6 +725,7 @@ class FsdpOptions(_StrategyOptions):
             )
 
     def network_refusals(self, network: Network) -> Refusals:
+        yield from _complex(self.name, network)
         if network.sometimes:
             yield (
                 "strategy.name",
@@ -1011,6 +1015,15 @@ def _unshardable(network: Network) -> str:
     if network.empty:
         return f"{listed(network.empty)}: without a value"
     return "a ScriptModule" if network.scripted else ""
+
+
+def _complex(name: str, network: Network) -> Refusals:
+    if network.complex:
+        yield (
+            "strategy.name",
+            f"{listed(network.complex)}: of complex numbers, which {name} cannot reduce; use ddp, "
+            "or a real parameter and torch.view_as_complex",
+        )
 
 
 def _zero_gradients(name: str, network: Network) -> Refusals:

@@ -19,7 +19,8 @@ THRESHOLDS = 201
 def _counts(output: Tensor, targets: Tensor) -> Tensor:
     """One vector: true and false positives (each [THRESHOLDS, labels]), and positives [labels]."""
     steps = THRESHOLDS - 1
-    level = (output.sigmoid().double() * steps).floor().long()  # the highest threshold reached
+    # the highest threshold reached; the outputs of a network that diverged reach only the first
+    level = (output.sigmoid().nan_to_num(0.0).double() * steps).floor().long()
     labels = targets.shape[1]
     found = []
     for chosen in (targets > 0, targets <= 0):

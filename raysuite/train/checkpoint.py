@@ -16,6 +16,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -209,7 +210,7 @@ def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
     torch.save(state, _rank_file(folder, world.rank))
 
 
-def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Tensor] | None:
+def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Any] | None:
     """Restore the buffers that `save_rank` wrote, and return the rank's random state.
 
     A rank that has no file (there were fewer ranks) takes rank 0's buffers, and returns None.
@@ -220,7 +221,7 @@ def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[s
         for name, buffer in _buffers(models):
             if name in state["buffers"]:  # a pipeline stage may have different buffers than before
                 buffer.copy_(state["buffers"][name])
-    found: dict[str, Tensor] = state["draws"]
+    found: dict[str, Any] = state["draws"]
     return found if own.exists() else None
 
 

@@ -76,7 +76,7 @@ class TrainingLoop:
         """(epoch, order of its samples) that was computed last."""
         self.diverged_at: int | None = None
         """The first optimiser step, counted from 1, with losses or weights that are not finite."""
-        self._draws: dict[str, Tensor] | None = None
+        self._draws: dict[str, Any] | None = None
         self._elapsed_before = 0.0
         self._began: float | None = None
         self.engine, self.average, self.not_loaded = build_engine(plan, world, strategy)

@@ -123,6 +123,12 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
                 f"training, and {plan.spec.optimizer.name} validates their average; use adamw, or "
                 "a network with GroupNorm or LayerNorm"
             )
+        if found.complex and plan.spec.optimizer.real:
+            wrong["optimizer.name"] = (
+                f"{listed(found.complex)}: of complex numbers, which "
+                f"{plan.spec.optimizer.name} cannot update; use sgd, lars, lamb or adamw, or a "
+                "real parameter and torch.view_as_complex"
+            )
         # a single process does not synchronise BatchNorm
         if found.synced and plan.device == "cpu" and plan.spec.strategy.gated:
             wrong["model.name"] = (
@@ -284,6 +290,7 @@ def examine(
         sparse=tuple(sorted(sparse)),
         scalar=tuple(name for name, each in named.items() if each.dim() == 0),
         empty=tuple(name for name, each in named.items() if each.numel() == 0),
+        complex=tuple(name for name, each in named.items() if each.is_complex()),
         hooked=tuple(name for name, each in named.items() if each._backward_hooks),
         scripted=any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()),
         synced=tuple(n for n, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm)),

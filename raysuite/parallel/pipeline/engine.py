@@ -35,12 +35,13 @@ from raysuite.parallel.base import (
     TorchGroupStrategy,
     World,
     draws,
+    kept_draws,
     kept_settings,
     read_state,
     restore_draws,
     set_lr,
 )
-from raysuite.parallel.comm import Reduction, TorchComm, gather_plain
+from raysuite.parallel.comm import Reduction, TorchComm, average_over_ranks, gather_plain
 from raysuite.parallel.marks import communication
 from raysuite.parallel.pipeline.blocks import Block, blocks_of, counted, entered, prune
 from raysuite.parallel.pipeline.partition import BlockCosts, measured_costs, stage_sizes
@@ -325,8 +326,7 @@ class PipelineEngine(TorchEngine):
         """Repeat a forward pass, this time saving tensors for the backward pass. Random numbers are
         the same as before, and running statistics do not change."""
         buffers = [(each, each.clone()) for each in self.model.buffers()]
-        cuda = [self.world.device] if self.world.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda):
+        with kept_draws(self.world.device):
             assert made.draws is not None
             restore_draws(self.world.device, made.draws)
             if operation.stage:
@@ -401,8 +401,9 @@ class PipelineEngine(TorchEngine):
             dist.broadcast(state[held.key], self._rank(held.stage, 0), self.groups.copy)
 
     def average_buffers(self) -> None:
-        buffers = [each for each in self.model.buffers() if each.is_floating_point()]
-        self._reduce(buffers, dist.get_world_size(self.groups.alike))
+        ranks = dist.get_world_size(self.groups.alike)
+        if ranks > 1:
+            average_over_ranks(self.model, self._summed, ranks)
 
     def save(self, folder: Path) -> None:
         """Write the whole model's state on rank 0 in the format of single-process engines, so that
@@ -508,18 +509,18 @@ class PipelineEngine(TorchEngine):
         """Average gradients over copies of the pipeline. If a stage has several workers in a copy,
         each has the gradients of some micro-batches, and these are added."""
         gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
-        self._reduce(gradients, self.replicas)
-
-    def _reduce(self, tensors: Sequence[Tensor], divisor: int) -> None:
-        """Replace each tensor by its sum over ranks with the same stages, divided by `divisor`."""
-        if not tensors or dist.get_world_size(self.groups.alike) == 1:
+        if not gradients or dist.get_world_size(self.groups.alike) == 1:
             return
-        flat = torch.cat([each.flatten() for each in tensors])
+        mean = self._summed(torch.cat([each.flatten() for each in gradients])) / self.replicas
+        parts = mean.split([each.numel() for each in gradients])
+        for each, part in zip(gradients, parts, strict=True):
+            each.copy_(part.view_as(each))
+
+    def _summed(self, flat: Tensor) -> Tensor:
+        """The sum, in place, over ranks with the same stages."""
         with self._waiting():
             dist.all_reduce(flat, group=self.groups.alike)
-        parts = (flat / divisor).split([each.numel() for each in tensors])
-        for each, mean in zip(tensors, parts, strict=True):
-            each.copy_(mean.view_as(each))
+        return flat
 
     def _gathered(self) -> dict[str, Tensor]:
         """The whole model's state on the CPU, from all stages. All ranks must call this."""
@@ -599,8 +600,8 @@ class _Pass:
 
     given: Tensor
     batch: Batch
-    draws: dict[str, Tensor] | None
-    """torch's random states before the forward pass, if it will be repeated."""
+    draws: dict[str, Any] | None
+    """The random states before the forward pass, if it will be repeated."""
     result: Tensor | None = None
     shape: Sequence[int] = ()
     """The shape of the result."""

@@ -77,6 +77,38 @@ def test_not_a_number_is_no_pass() -> None:
         )
 
 
+def test_both_parts_of_complex_weights_are_compared_with_the_reference() -> None:
+    model, reference = (nn.ParameterList([torch.zeros(1, dtype=torch.complex64)]) for _ in range(2))
+    with pytest.raises(GateError, match=r"error / update is 1\.6"):
+        check(
+            lambda n: model[0].data.fill_(3 - 4j),
+            model,
+            reference=reference,
+            reference_step=lambda n: reference[0].data.fill_(3 + 4j),
+        )
+
+
+class Holder(nn.Module):
+    """A network of a user's own that calls a layer as wrappers call the network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.module = nn.Parameter(torch.ones(2)), nn.Linear(4, 2)
+
+
+def test_a_layer_that_is_called_module_is_compared() -> None:
+    """Its weight is not taken for the other one."""
+    model, reference = Holder(), Holder()
+    reference.load_state_dict(model.state_dict())
+
+    def step(n: int) -> None:
+        model.module.weight.data += 1
+
+    wrapped = nn.ModuleDict({"module": model})
+    with pytest.raises(GateError, match=r"^module\.weight of rank 0 differs from the reference"):
+        check(step, wrapped, reference=reference, reference_step=lambda n: None)
+
+
 def test_bad_input_is_refused() -> None:
     model = network()
     with pytest.raises(UserError, match="go together"):
@@ -89,6 +121,8 @@ def test_bad_input_is_refused() -> None:
     empty = nn.ParameterDict({"weight": torch.empty(0)})
     with pytest.raises(UserError, match="weight without elements"):
         check(stepper(model), empty)
+    with pytest.raises(UserError, match="got weight, bias of lazy layers"):
+        check(stepper(model), nn.LazyLinear(1))
     other = copy.deepcopy(model)
     with torch.no_grad():
         other[0].bias += 1

@@ -140,6 +140,12 @@ class TestOneProcess:
         assert drawn() == expected
 
 
+def test_both_parts_of_complex_weights_are_compared() -> None:
+    before, right, wrong = ({"w": torch.tensor([value])} for value in (0j, 3 + 4j, 3 - 4j))
+    found = own_network._first_difference([before, wrong], [before, right], 0.01).tolist()
+    assert found == pytest.approx([1, 0, 8 / 5, 8 / 5])
+
+
 def test_the_first_difference_is_of_the_first_step_that_has_one() -> None:
     """And of the first parameter in it; the error is the largest of all."""
     right = [{"a": torch.tensor([1.0, 0.0]) + n, "b": torch.tensor([3.0]) + n} for n in range(4)]
@@ -276,6 +282,25 @@ def test_the_runs_own_decay_and_factors_are_checked_whatever_its_optimiser(name:
     options = own_network._optimizer(plan_of(optimizer={"name": name, "lr": 0.1, **own}))
     assert options.name == "sgd"
     assert options.model_dump(include={"momentum", *own}) == {"momentum": 0.9, **own}
+
+
+class Unweighted(SingleEngine):
+    def loss(self, batch: Batch, output: Any) -> tuple[Tensor, Tensor]:
+        self.class_weights = None
+        return super().loss(batch, output)
+
+
+@pytest.mark.parametrize("engine", [SingleEngine, Unweighted])
+def test_a_strategy_that_ignores_class_weights_differs(
+    engine: type[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = Single()
+    monkeypatch.setattr(strategy, "engine", engine, raising=False)
+    strategy.start(ALONE)
+    plan = plan_of(training_class_weights="auto")
+    got = compare(plan, ALONE, strategy, Largest())
+    assert got.error is not None
+    assert (got.error > 0.1) == (engine is Unweighted)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,16 @@ def test_indices_and_counts_are_copied() -> None:
     assert average.model.get_buffer("num_batches_tracked").item() == 5
 
 
+def test_complex_weights_are_averaged_too() -> None:
+    """Also if no tensor of the model is of real numbers."""
+    model = torch.nn.ParameterList([torch.zeros(1, dtype=torch.complex64)])
+    average = WeightAverage(model, 0.5)
+    for value in (2 + 4j, 4 + 12j):
+        model[0].data.fill_(value)
+        average.update(model)
+    assert average.weights()["0"].tolist() == [3 + 8j]
+
+
 def test_nothing_of_the_average_is_read_on_the_host() -> None:
     """Meta tensors have no values to read."""
     model = torch.nn.BatchNorm1d(2, device="meta")

@@ -97,6 +97,18 @@ def test_lamb_is_algorithm_2() -> None:
         assert found[index].flatten().tolist() == pytest.approx(x, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", [Lars, Lamb])
+def test_a_complex_weight_is_updated_as_two_real_ones(kind: type[Any]) -> None:
+    pairs = nn.Parameter(torch.tensor([[1.0, 2.0], [-3.0, 0.5]]))
+    weight = nn.Parameter(torch.view_as_complex(pairs.detach().clone()))
+    optimizers = [kind([each], lr=0.1, weight_decay=0.1) for each in (pairs, weight)]
+    for slope in ([[1.0, -2.0], [0.5, 0.0]], [[0.0, 3.0], [1.0, -1.0]]):
+        pairs.grad, weight.grad = torch.tensor(slope), torch.view_as_complex(torch.tensor(slope))
+        for optimizer in optimizers:
+            optimizer.step()
+    torch.testing.assert_close(torch.view_as_real(weight), pairs)
+
+
 def test_lamb_without_its_ratio_is_adam() -> None:
     ours, theirs = start(), start()
     found = trained(Lamb(ours, adapt=False), ours)

@@ -82,6 +82,13 @@ class TestLoss:
         assert logits.grad[:2].abs().sum() > 0
         assert not logits.grad[2:].any()
 
+    def test_a_task_gets_complex_and_whole_numbers_as_the_network_returns_them(self) -> None:
+        own = engine()
+        own.criterion = lambda output, _: output["wave"].abs()[output["place"]].sum()
+        output = {"wave": torch.tensor([3 + 4j, 6 + 8j]), "place": torch.tensor([1, 1])}
+        _, summed = own.loss(Batch(torch.zeros(2, 2), torch.zeros(2), 2, 2), output)
+        assert summed.item() == 20
+
 
 def test_a_step_uses_its_rate_and_clips() -> None:
     own = engine(clip_norm=1e-3)
@@ -136,12 +143,34 @@ def test_floating_buffers_are_averaged_and_others_kept() -> None:
         norm.num_batches_tracked.fill_(7)
     average_buffers(model, NoComm())
     assert model[0].running_mean.tolist() == [4.0, 4.0]
+    model[0].register_buffer("complex", torch.tensor([4 + 2j]))
     average_buffers(model, OtherRank())
+    assert model[0].complex.tolist() == [2 + 1j]
     assert model[0].running_mean.tolist() == [2.0, 2.0]
     assert model[0].running_var.tolist() == [0.5, 0.5]
     assert model[2].running_mean.tolist() == [2.5, 2.5, 2.5]
     assert model[2].num_batches_tracked.item() == 7
     average_buffers(nn.Linear(1, 1), OtherRank())  # has none
+
+
+def test_buffers_that_all_ranks_hold_alike_keep_their_values_to_the_bit() -> None:
+    class Three(NoComm):
+        size = 3
+
+        def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+            return value + value + value
+
+    model, generator = nn.Module(), torch.Generator().manual_seed(0)
+    tensors = {
+        "mask": torch.full((2,), torch.finfo(torch.float32).min),
+        "places": torch.rand(1000, generator=generator),
+        "fp64": torch.tensor([1 / 3], dtype=torch.float64),
+        "complex": torch.tensor([1 + 2j, 0.1j]),
+    }
+    for name, value in tensors.items():
+        model.register_buffer(name, value.clone())
+    average_buffers(model, Three())
+    assert [name for name, each in model.named_buffers() if not each.equal(tensors[name])] == []
 
 
 @pytest.fixture
@@ -323,6 +352,24 @@ class TestDeepSpeedConfiguration:
         options = DeepSpeedOptions(zero_stage=3, overlap_comm=asked)
         zero = engine_config(options, StepSettings(4), 2)["zero_optimization"]
         assert zero.get("overlap_comm") is asked
+
+    @pytest.mark.integration
+    def test_whole_numbers_among_the_parameters_are_not_rounded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        require("deepspeed")
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        model, places = nn.Linear(2, 2), torch.tensor([2**24 + 1])
+        model.register_parameter("places", nn.Parameter(places, requires_grad=False))
+        strategy = DeepSpeed(DeepSpeedOptions(zero_stage=1))
+        strategy.start(World(0, 1, 0, torch.device("cpu")))
+        try:
+            own = strategy.prepare(
+                model, lambda each: torch.optim.SGD([*each][:2], lr=0.1), StepSettings(1)
+            )
+            assert own.weights()["places"].equal(places)
+        finally:
+            strategy.stop()
 
     @pytest.mark.integration
     @pytest.mark.parametrize(("saved", "now"), [(1.0, None), (None, 1.0)])

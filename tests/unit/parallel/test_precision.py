@@ -69,6 +69,22 @@ def test_gradients_are_unscaled(comm: NoComm, whole: bool) -> None:
 
 
 @WHOLE
+def test_complex_gradients_are_unscaled_too(whole: bool) -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.turn = nn.Parameter(torch.tensor([3 + 4j]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.view_as_real(self.turn * x.sum()).sum(1)
+
+    model = Turned()
+    scale = LossScale(model, NoComm(), True, whole)
+    step(model, scale, torch.optim.SGD(model.parameters(), lr=1.0))
+    assert model.turn.tolist() == [1 + 2j]  # the derivative by each part is the sum of two ones
+
+
+@WHOLE
 def test_a_frozen_parameter_has_no_gradient_to_unscale(whole: bool) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, bias=False))
     model[0].weight.requires_grad_(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -113,6 +114,25 @@ def test_language_model(draw: torch.Generator) -> None:
 
 
 LOGITS = torch.zeros(2, 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("task", "shape", "targets"),
+    [
+        (Classification(FACTS), (97, 7), torch.zeros(97, dtype=torch.int64)),
+        (MultiLabel(FACTS), (97, 7), torch.ones(97, 7)),
+        (Regression(FACTS), (97, 2), torch.ones(97, 2)),
+        (Segmentation(FACTS), (97, 7, 2, 2), torch.zeros(97, 2, 2, dtype=torch.int64)),
+        (LanguageModel(TOKENS), (97, 8, 7), torch.zeros(97, 8, dtype=torch.int64)),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_metrics_of_a_network_that_diverged_are_computed(
+    task: Task, shape: tuple[int, ...], targets: Tensor
+) -> None:
+    output = torch.full(shape, math.nan)
+    assert task.loss(output, targets).isnan()
+    assert validated(task, output, targets).keys() == {each.name for each in task.metrics}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -9,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from raysuite.files import flush_folder
-from raysuite.parallel.base import World, draws, restore_draws
+from raysuite.parallel.base import World, draws, kept_draws, restore_draws, seed_draws
 from raysuite.parallel.comm import Comm, NoComm, Reduction
 from raysuite.train import checkpoint
 from raysuite.train.checkpoint import (
@@ -139,18 +141,23 @@ def test_a_rank_draws_on_from_its_own_state_and_a_new_rank_from_nobodys(tmp_path
     cpu = torch.device("cpu")
     models = [nn.BatchNorm1d(1) for _ in range(3)]
     expected = []
-    with torch.random.fork_rng(devices=[]):
+
+    def drawn() -> list[float]:
+        return [*torch.rand(2).tolist(), random.random(), float(np.random.normal())]
+
+    with kept_draws(cpu):
         for rank in (0, 1):
             models[rank].running_mean = torch.tensor([5.0 + rank])
-            torch.manual_seed(rank)
+            seed_draws(rank)
+            np.random.normal()  # NumPy keeps the second of two normal numbers
             save_rank(tmp_path, World(rank, 2, rank, cpu), [models[rank]])
-            expected.append(torch.rand(3).tolist())
+            expected.append(drawn())
         for rank in (1, 0):
             own = load_rank(tmp_path, World(rank, 3, rank, cpu), [nn.BatchNorm1d(1)])
             assert own is not None
             assert own.keys() == draws(cpu).keys()
             restore_draws(cpu, own)
-            assert torch.rand(3).tolist() == expected[rank]
+            assert drawn() == expected[rank]
     assert load_rank(tmp_path, World(2, 3, 2, cpu), [models[2]]) is None
     assert models[2].running_mean is not None
     assert models[2].running_mean.tolist() == [5.0]  # rank 0's

@@ -53,6 +53,35 @@ def test_layers_that_are_chosen_at_random_are_refused(by: str) -> None:
     assert found == {**expected, "ddp": ["strategy.find_unused_parameters"]}
 
 
+class Waves(Net):
+    """Multiplies its features by a complex number."""
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__(num_classes)
+        self.wave = nn.Parameter(torch.tensor([1 + 1j]))
+
+    def features(self, images: Tensor) -> Tensor:
+        return (super().features(images) * self.wave).abs()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "optimizer", "keys"),
+    [
+        ("ddp", "adamw", []),
+        ("fsdp", "sgd", ["strategy.name"]),
+        ("deepspeed", "sgd", ["strategy.name"]),
+        ("ddp", "muon", ["optimizer.name"]),
+        ("ddp", "schedule_free", ["optimizer.name"]),
+    ],
+)
+def test_complex_weights_that_would_not_be_trained_are_refused(
+    strategy: str, optimizer: str, keys: list[str]
+) -> None:
+    model = {"name": "tests.unit.train.test_trial_batch:Waves"}
+    plan = plan_of(model=model, strategy=strategy, optimizer={"name": optimizer})
+    assert [mistake.key for mistake in mistakes(plan)] == keys
+
+
 def test_dropout_alone_is_not() -> None:
     model = {"name": "tests.networks:made", "options": {"which": "dropout"}}
     assert mistakes(plan_of(model=model, strategy={"name": "fsdp"})) == []
@@ -63,15 +92,17 @@ def test_what_a_network_consists_of_is_listed_by_kind() -> None:
     model.body.bias.requires_grad_(False)
     model.register_parameter("scale", nn.Parameter(torch.tensor(1.0)))
     model.register_parameter("nothing", nn.Parameter(torch.zeros(0, 12)))
+    model.register_parameter("wave", nn.Parameter(torch.tensor([1j])))
     model.norm = nn.SyncBatchNorm(12, affine=False)
     model.plain = nn.BatchNorm1d(12, affine=False, track_running_stats=False)
     layers = ("body.weight", "body.bias", "head.weight", "head.bias")
     assert examine(model, make_task(plan.spec.task, plan.dataset)) == Network(
-        parameters=("scale", "nothing", *layers),
+        parameters=("scale", "nothing", "wave", *layers),
         frozen=("body.bias",),
-        unused=("scale", "nothing"),
+        unused=("scale", "nothing", "wave"),
         scalar=("scale",),
         empty=("nothing",),
+        complex=("wave",),
         synced=("norm",),
         running=("norm",),
     )
