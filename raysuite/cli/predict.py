@@ -177,12 +177,16 @@ def _figure(value: float) -> str:
 
 
 def _print_fit(what: str, model: Model) -> None:
-    used = sum(cost > 0 for cost in model.costs.values())
+    used, apart = sum(cost > 0 for cost in model.costs.values()), model.left_out
     print_text(
         f"{what}: {used} costs; error in the fit {model.fit.median:.1%} (median), "
-        f"{model.fit.p90:.1%} (90th percentile); of runs whose batch was left out of it "
-        f"{model.left_out.median:.1%}, {model.left_out.p90:.1%}, at most "
-        f"{model.left_out.largest:.1%}"
+        f"{model.fit.p90:.1%} (90th percentile); "
+        + (
+            "not validated: no run shares all of its costs with runs of another batch"
+            if apart is None
+            else f"of runs whose batch was left out of it {apart.median:.1%}, {apart.p90:.1%}, at "
+            f"most {apart.largest:.1%}"
+        )
     )
 
 

@@ -109,6 +109,20 @@ def test_runs_that_tell_no_costs_and_busy_epochs_are_left_out() -> None:
         assert found.seconds == pytest.approx(factor * seconds(run.plan))
 
 
+def test_a_batch_is_left_out_only_if_other_runs_have_its_costs() -> None:
+    one_batch = calibrate([measured(plan) for plan in plans("[[64, 1]]")], ["made-up"]).seconds
+    assert one_batch.left_out is None
+    assert {each.without_it for each in one_batch.residuals} == {None}
+    known = [measured(plan, 0.03) for plan in plans(SEEN)]
+    lone = measured(plans("[[64, 1]]", resnet20="resnet32")[0])
+    without, found = (calibrate(runs, []).seconds for runs in (known, [*known, lone]))
+    assert found.left_out is not None
+    assert found.left_out.largest < 0.5
+    assert found.sigma == pytest.approx(without.sigma, rel=0.2)
+    different = fit([{"a": 1.0}, {"b": 1.0}], [2.0, 3.0], ["x", "y"], ["x", "y"])
+    assert (different.sigma, different.left_out) == (1.0, None)
+
+
 def test_intervals_cover_noisy_runs() -> None:
     found = calibrate([measured(plan, 0.03) for plan in plans(SEEN)], ["made-up"])
     held_out = plans("[[40, 1], [48, 1], [64, 1], [80, 1], [112, 1], [128, 2], [160, 1], [192, 1]]")
