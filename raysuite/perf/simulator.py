@@ -470,17 +470,27 @@ def pipeline_step(
     pipeline only after each epoch; its step is the mean over the `epoch` steps of an epoch."""
 
     def simulated(steps: int) -> Step:
-        return Step.of(pipeline(stages, schedule, network, copies, update_s, steps), pace)
+        return Step.of(pipeline(stages, schedule, network, copies, update_s, steps), pace, steps)
 
     if not schedule.asynchronous:
         return simulated(1)
-    few = schedule.steps_to_fill + 2
-    if epoch <= few:
-        made = simulated(int(epoch))
-        return replace(made, seconds=made.seconds / epoch)
-    made, more = simulated(few), simulated(few + 1)
-    once_full = more.seconds - made.seconds
-    return replace(more, seconds=once_full + (made.seconds - few * once_full) / epoch)
+    filled = schedule.steps_to_fill + 3
+    shown = simulated(int(min(epoch, filled)))
+    if epoch <= filled:
+        return shown
+    # in a full pipeline, durations repeat after a multiple of the micro-batches that are in flight
+    in_flight = (schedule.delay(worker) + 1 for worker in range(schedule.workers))
+    cycle = min(math.lcm(*in_flight), _LONGEST_CYCLE)
+    few = filled + cycle
+    if epoch <= few + cycle:
+        return shown.lasting(simulated(int(epoch)).seconds)
+    begun, more = simulated(few).span, simulated(few + cycle).span
+    once_full = (more - begun) / cycle
+    return shown.lasting(once_full + (begun - few * once_full) / epoch)
+
+
+_LONGEST_CYCLE = 60
+"""Most steps over which the mean step of a full pipeline is taken."""
 
 
 # A simulation's results
@@ -491,15 +501,18 @@ class Step:
     """A simulated step."""
 
     events: list[Event] = field(repr=False)
+    steps: int
+    """Number of steps that the events cover."""
     seconds: float
+    """Mean duration of a step."""
     shares: dict[str, float]
     """Shares of the step on the busiest device lane: computation, overhead, loader, and the rest.
     The rest is exposed communication (including storage, if that takes longest), or a pipeline's
     bubble."""
 
     @classmethod
-    def of(cls, tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> Step:
-        """Simulate tasks. Raises ValueError if lanes wait for each other."""
+    def of(cls, tasks: Sequence[Task], pace: Pace = lambda _: 1.0, steps: int = 1) -> Step:
+        """Simulate the tasks of `steps` steps. Raises ValueError if lanes wait for each other."""
         events = run(tasks, pace)
         seconds = max(event.end for event in events)
         busy: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -512,7 +525,14 @@ class Step:
         name = "bubble and transfers" if lane.startswith("worker ") else "exposed communication"
         if any(event.end == seconds and event.task.lane == STORAGE for event in events):
             name = "exposed communication and storage"
-        return cls(events, seconds, {**shares, name: left})
+        return cls(events, steps, seconds / steps, {**shares, name: left})
+
+    def lasting(self, seconds: float) -> Step:
+        """This step with another mean duration, and the same work."""
+        *worked, rest = self.shares
+        shares = {kind: self.shares[kind] * self.seconds / seconds for kind in worked}
+        left = max(0.0, 1 - sum(shares.values()))
+        return replace(self, seconds=seconds, shares={**shares, rest: left})
 
     @property
     def idle(self) -> float:
@@ -521,7 +541,7 @@ class Step:
         for event in self.events:
             if event.task.kind != "communication" and event.task.lane != STORAGE:
                 lanes[event.task.lane] += event.end - event.begin
-        return 1 - sum(lanes.values()) / (len(lanes) * self.span)
+        return 1 - sum(lanes.values()) / (len(lanes) * self.steps * self.seconds)
 
     @property
     def span(self) -> float:
