@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -146,7 +147,13 @@ def _measured(model: nn.Module, facts: DatasetFacts) -> tuple[tuple[int, int], t
     return few, more
 
 
-def _lstm_flops(inputs: Any, input_weights: Any, hidden_weights: Any, *_: Any, **__: Any) -> int:
+def _lstm_flops(
+    inputs: Sequence[int],
+    input_weights: Sequence[int],
+    hidden_weights: Sequence[int],
+    *_: Any,
+    **__: Any,
+) -> int:
     """Two operations for each weight, time step and sample; arguments are shapes."""
     time_steps, samples, _ = inputs
     return 2 * time_steps * samples * (math.prod(input_weights) + math.prod(hidden_weights))
