@@ -128,15 +128,13 @@ def _print_scaling(
     from raysuite.perf import scaling
     from raysuite.records import Results, results_figures
 
-    series: dict[str, list[scaling.Point]] = {}
+    folders = [source for source in sources if source.suffix != ".csv"]
+    runs = [run for folder in folders for run in results_figures(Results.open(folder))]
+    series = scaling.series_of(runs, per_node)
     for source in sources:
-        found = (
-            scaling.read_figures(source, per_node)
-            if source.suffix == ".csv"
-            else scaling.series_of(results_figures(Results.open(source)), per_node)
-        )
-        for name, points in found.items():
-            series.setdefault(name, []).extend(points)
+        if source.suffix == ".csv":
+            for name, points in scaling.read_figures(source, per_node).items():
+                series.setdefault(name, []).extend(points)
     few = {name for name, points in series.items() if not scaling.enough(points)}
     if len(few) == len(series):
         raise UserError(
@@ -177,12 +175,16 @@ def _figure(value: float) -> str:
 
 
 def _print_fit(what: str, model: Model) -> None:
-    used = sum(cost > 0 for cost in model.costs.values())
+    used, apart = sum(cost > 0 for cost in model.costs.values()), model.left_out
     print_text(
         f"{what}: {used} costs; error in the fit {model.fit.median:.1%} (median), "
-        f"{model.fit.p90:.1%} (90th percentile); of runs whose batch was left out of it "
-        f"{model.left_out.median:.1%}, {model.left_out.p90:.1%}, at most "
-        f"{model.left_out.largest:.1%}"
+        f"{model.fit.p90:.1%} (90th percentile); "
+        + (
+            "not validated: no run shares all of its costs with runs of another batch"
+            if apart is None
+            else f"of runs whose batch was left out of it {apart.median:.1%}, {apart.p90:.1%}, at "
+            f"most {apart.largest:.1%}"
+        )
     )
 
 

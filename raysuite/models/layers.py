@@ -18,10 +18,12 @@ from raysuite.spec.experiment import ModelOptions
 
 @dataclass(frozen=True)
 class LayerCost:
-    """The cost of a module without submodules, for one image."""
+    """The cost of one image in a module, without the cost of its submodules."""
 
     name: str
     parameters: int
+    trained: int
+    """The parameters that are not frozen."""
     forward_flops: int
     """Multiply-adds, counted as in `ModelCost.forward_flops`."""
     output_bytes: int

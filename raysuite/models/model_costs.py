@@ -6,6 +6,8 @@ The model is run on torch's meta device, which has shapes but no values.
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -78,9 +80,10 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
 
 
 def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
-    """The costs of modules with FLOPs or parameters, in the order of a forward pass. An operation
-    between the calls of two modules, such as attention, counts for the second module. A shared
-    weight counts for the first module that has it.
+    """The costs of modules with FLOPs or parameters, in the order in which their forward passes
+    end. An operation between two modules, such as attention, counts for the next module that ends,
+    which may be the one that contains it; so do parameters of modules that are never called. A
+    shared weight counts for the first module that has it.
 
     Raises UserError if the model cannot run on the meta device with samples of this shape.
     """
@@ -95,13 +98,13 @@ def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
             own = {*module.parameters()} - seen
             seen.update(own)
             held = sum(each.numel() for each in own)
+            trained = sum(each.numel() for each in own if each.requires_grad)
             size = result.numel() * 4 if isinstance(result, Tensor) else 0
             if done or held:
-                found.append(LayerCost(name, held, done // _FEW // 2, size // _FEW))
+                found.append(LayerCost(name, held, trained, done // _FEW // 2, size // _FEW))
 
         for name, module in empty.named_modules():
-            if not any(module.children()):
-                module.register_forward_hook(partial(leave, name))
+            module.register_forward_hook(partial(leave, name or type(model).__name__))
         try:
             with torch.no_grad():
                 called(empty.train(), inputs)
@@ -143,6 +146,22 @@ def _measured(model: nn.Module, facts: DatasetFacts) -> tuple[tuple[int, int], t
     return few, more
 
 
+def _lstm_flops(
+    inputs: Sequence[int],
+    input_weights: Sequence[int],
+    hidden_weights: Sequence[int],
+    *_: Any,
+    **__: Any,
+) -> int:
+    """Two operations for each weight, time step and sample; arguments are shapes."""
+    time_steps, samples, _ = inputs
+    return 2 * time_steps * samples * (math.prod(input_weights) + math.prod(hidden_weights))
+
+
+_UNCOUNTED = {torch.ops.aten.mkldnn_rnn_layer: _lstm_flops}
+"""Operations that torch does not count: oneDNN's LSTM, for networks that run on the CPU."""
+
+
 def _forward(model: nn.Module, inputs: Any) -> tuple[int, int]:
     """FLOPs and saved bytes of one forward pass in training mode."""
     saved: dict[StorageWeakRef, int] = {}
@@ -153,7 +172,7 @@ def _forward(model: nn.Module, inputs: Any) -> tuple[int, int]:
         return tensor
 
     with (
-        FlopCounterMode(display=False) as flops,
+        FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as flops,
         torch.enable_grad(),
         saved_tensors_hooks(keep, lambda tensor: tensor),
     ):

@@ -25,7 +25,7 @@ from raysuite.perf.costs import (
     work_name,
 )
 from raysuite.records import EpochFinished, RunFigures, RunFinished
-from raysuite.records.names import Plan, run_name
+from raysuite.records.names import Plan, run_name, variant_key
 from raysuite.records.predicted import Interval
 from raysuite.records.statistics import t_quantile
 from raysuite.spec.strategies import STRATEGY_OPTIONS
@@ -68,8 +68,9 @@ class Residual(_Part):
     run: str
     measured: float
     fitted: float
-    without_it: float
-    """The prediction for the run, from a fit to the runs of all other batch sizes."""
+    without_it: float | None
+    """The prediction for the run, from a fit to the runs of all other batch sizes; None if these
+    lack one of its terms."""
 
 
 class Model(_Part):
@@ -80,12 +81,14 @@ class Model(_Part):
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, divided by `sigma` squared."""
     sigma: float
-    """Relative standard deviation of runs from predictions by fits to all other runs."""
+    """Relative standard deviation of runs from their predictions by fits without the run; 1 if no
+    run can be predicted so, because the other runs lack its terms."""
     freedom: int
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
-    left_out: Errors
-    """Errors of the predictions for runs whose batch size was left out of the fit."""
+    left_out: Errors | None
+    """Errors of the predictions for runs whose batch size was left out of the fit; None if the
+    other batch sizes predict no run."""
     residuals: tuple[Residual, ...] = ()
 
     def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
@@ -562,7 +565,7 @@ def resident_before(run: RunFigures) -> float:
 def _repeats(seen: Sequence[Observed]) -> Errors | None:
     groups: dict[str, list[float]] = {}
     for each in seen:
-        groups.setdefault(each.run.variant, []).append(each.seconds)
+        groups.setdefault(variant_key(each.run.plan), []).append(each.seconds)
     apart = [
         value / (sum(group) / len(group)) - 1
         for group in groups.values()
@@ -581,7 +584,7 @@ def fit(
     """Fit costs by non-negative least squares of relative errors.
 
     `rows` has each run's quantities by term. Cross-validation leaves out all runs of one group at a
-    time, and predicts them from the other groups.
+    time, and predicts them from the other groups, if these have all of their terms.
     """
     import numpy as np
     from scipy.optimize import nnls
@@ -600,16 +603,19 @@ def fit(
     fitted = amounts @ costs
 
     def predicted(labels: Sequence[Any]) -> Any:
-        """Each run's prediction, by a fit to the runs with other labels."""
-        found = fitted.copy()
+        """Each run's prediction, by a fit to the runs with other labels; NaN if these lack one of
+        the run's terms."""
+        found = np.full(len(rows), math.nan)
         for label in set(labels):
             inside = np.array([each == label for each in labels])
-            if not inside.all():
-                found[inside] = amounts[inside] @ solved(~inside)
+            lacking = ~amounts[~inside].any(axis=0)
+            able = inside & ~amounts[:, lacking].any(axis=1)
+            if able.any():
+                found[able] = amounts[able] @ solved(~inside)
         return found
 
-    without = predicted(groups)
-    logs = np.log(np.maximum(predicted(range(len(rows))), 1e-9))
+    without, alone = predicted(groups), predicted(range(len(rows)))
+    logs = np.log(np.maximum(alone[~np.isnan(alone)], 1e-9))
     active = costs > 0
     freedom = max(1, len(rows) - int(active.sum()))
     chosen = amounts[:, active] / scale[active]
@@ -620,16 +626,16 @@ def fit(
         spread={
             a: {b: float(inverse[i, j]) for j, b in enumerate(used)} for i, a in enumerate(used)
         },
-        sigma=float(np.sqrt(np.mean(logs**2))),
+        sigma=float(np.sqrt(np.mean(logs**2))) if logs.size else 1.0,
         freedom=freedom,
         fit=Errors.of(fitted - 1),
-        left_out=Errors.of(without - 1),
+        left_out=Errors.of(known - 1) if (known := without[~np.isnan(without)]).size else None,
         residuals=tuple(
             Residual(
                 run=name,
                 measured=float(f"{value:.6g}"),
                 fitted=float(f"{value * own:.6g}"),
-                without_it=float(f"{value * apart:.6g}"),
+                without_it=None if math.isnan(apart) else float(f"{value * apart:.6g}"),
             )
             for name, value, own, apart in zip(names, measured, fitted, without, strict=True)
         ),

@@ -19,12 +19,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from raysuite.errors import UserError, some
+from raysuite.perf import costs
 from raysuite.perf.validation import of_scaling, words
 from raysuite.records import RunFigures
-from raysuite.records.names import series_name, work_name
+from raysuite.records.names import script_name, series_name, work_name
 from raysuite.records.predicted import Interval
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ class Scaling:
 
     points: tuple[Point, ...]
     terms: tuple[str, ...]
-    """Terms that the series can determine, in the order of `draws`."""
+    """Terms that the series or the wanted predictions need, in the order of `draws`."""
     draws: Array
     """[draw, term + 2]: logarithms of coefficients, of the drift's step and of the noise."""
     unit: float
@@ -163,7 +165,7 @@ class Scaling:
         to = walk[:, None] * [_shared(first, each.workers, workers) for each in self.points]
         solved = np.linalg.solve(covariance, np.stack([rest, to], axis=2))
         mean = (to * solved[:, :, 0]).sum(axis=1)
-        spread = walk * _shared(first, workers, workers) - (to * solved[:, :, 1]).sum(axis=1)
+        spread = walk * abs(math.log2(workers / first)) - (to * solved[:, :, 1]).sum(axis=1)
         drawn = random.standard_normal(len(mean)) * np.sqrt(np.maximum(spread, 0.0) + noise)
         seconds = self.unit * steps * np.exp(mean + drawn)
         made = workers * place.images / seconds
@@ -174,8 +176,10 @@ class Scaling:
         return _amounts(points, self.terms, self.images)
 
 
-def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
-    """Draw the posterior of a series. Raises ValueError if `enough` is False for the series."""
+def fit(points: Iterable[Point], wanted: Iterable[Point] = (), seed: int = 0) -> Scaling:
+    """Draw the posterior of a series. Terms that only the predictions `wanted` need, such as those
+    of the network if one node was measured, keep their prior. Raises ValueError if `enough` is
+    False for the series."""
     import numpy as np
 
     known = sorted(points)
@@ -183,7 +187,7 @@ def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
         raise ValueError(f"fewer than {LEAST_SIZES} numbers of workers")
     first = known[0]
     images, unit = first.images, first.seconds
-    terms = _separable(known, images)
+    terms = _separable([*known, *wanted], images)
     amounts = _amounts(known, terms, images)
     times = np.log([each.seconds / unit for each in known])
     priors = [TERMS[name].prior for name in terms] + [DRIFT, NOISE]
@@ -205,14 +209,21 @@ def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
 
 
 def left_out(points: Sequence[Point]) -> tuple[Point, Interval] | None:
-    """The measurement with the most workers, and its prediction from the other measurements; None
-    if the others are too few for a fit."""
+    """The measurement with the most workers (the mean of its repeats), and its prediction from the
+    other measurements; None if the others are too few for a fit."""
     known = sorted(points)
-    largest = known[-1]
+    largest = _mean(known, known[-1])
     others = [each for each in known if each.workers < largest.workers]
     if not enough(others):
         return None
-    return largest, fit(others).predict(largest.workers, largest.nodes, largest.batch)
+    made = fit(others, [largest]).predict(largest.workers, largest.nodes, largest.batch)
+    return largest, made
+
+
+def _mean(points: Sequence[Point], of: Point) -> Point:
+    """`of` with the mean throughput of its repeats."""
+    alike = [each.throughput for each in points if each._replace(throughput=of.throughput) == of]
+    return of._replace(throughput=fmean(alike))
 
 
 @dataclass(frozen=True)
@@ -266,15 +277,18 @@ def forecast(
     with the most workers. The number of images per worker is also taken from this measurement. If
     all measurements have the same global batch, the predictions are for that batch instead.
     """
-    found = fit(points)
-    first, last = found.points[0], found.points[-1]
+    known = sorted(points)
+    first, last = _mean(known, known[0]), known[-1]
     beside = per_node or last.workers / last.nodes
     alone = first.throughput / first.workers
-    fixed = len({each.batch for each in found.points}) == 1
+    fixed = len({each.batch for each in known}) == 1
+    wanted = [
+        Point(count, math.ceil(count / beside), 1.0, last.batch if fixed else last.images * count)
+        for count in workers
+    ]
+    found = fit(known, wanted)
     places = []
-    for count in workers:
-        nodes = math.ceil(count / beside)
-        batch = last.batch if fixed else last.images * count
+    for count, nodes, _, batch in wanted:
         made = found.predict(count, nodes, batch)
         places.append(Place(count, nodes, made, made.times(1 / (alone * count))))
     checked = left_out(points)
@@ -327,16 +341,32 @@ def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, l
 def series_of(
     runs: Iterable[RunFigures], workers_per_node: int | None = None
 ) -> dict[str, list[Point]]:
-    """The series of measured runs: variants that differ only in their number of workers."""
-    found: dict[str, list[Point]] = {}
+    """The series of measured runs: variants that differ only in their number of workers and batch.
+
+    Runs of several results may have equal names and different costs, such as in another precision;
+    what differs is then part of the names.
+    """
+    found: dict[str, dict[tuple[str, ...], list[Point]]] = {}
     for run in runs:
         if run.status == "finished" and run.throughput is not None:
-            name = f"{work_name(run.plan)} · {series_name(run.plan)}"
+            plan = run.plan
+            name = f"{work_name(plan)} · {series_name(plan)}"
+            kinds: tuple[str, ...] = (
+                ()
+                if script_name(plan)
+                else (costs.work_name(plan), costs.strategy_kind(plan), costs.loader_kind(plan))
+            )
             nodes = math.ceil(run.workers / (workers_per_node or run.workers))
-            batch = float(run.plan.get("global_batch") or 0)
-            point = Point(run.workers, nodes, run.throughput, batch)
-            found.setdefault(name, []).append(point)
-    return found
+            point = Point(run.workers, nodes, run.throughput, float(plan.get("global_batch") or 0))
+            found.setdefault(name, {}).setdefault(kinds, []).append(point)
+    series = {}
+    for name, own in found.items():
+        for kinds, points in own.items():
+            apart = [
+                kind for place, kind in enumerate(kinds) if len({each[place] for each in own}) > 1
+            ]
+            series[" · ".join([name, *apart])] = points
+    return series
 
 
 def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Array:
@@ -356,8 +386,8 @@ def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Ar
 
 
 def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
-    """The terms whose coefficients a series can separate. All other terms are 0 or proportional to
-    the term `computation` in all points."""
+    """The terms whose coefficients these points can separate. All other terms are 0 or proportional
+    to the term `computation` in all points."""
     amounts = _amounts(points, tuple(TERMS), images)
     shares = amounts / amounts[:, :1]
     return tuple(
@@ -368,8 +398,10 @@ def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
 
 
 def _shared(first: int, left: int, right: int) -> float:
-    """Number of doublings that the walks from `first` to `left` and to `right` workers share."""
-    return math.log2(min(left, right) / first)
+    """Number of doublings, from the fewest workers `first` on, that the random walks to `left` and
+    to `right` workers have in common; a walk to fewer workers has none in common with the others.
+    """
+    return max(0.0, math.log2(min(left, right) / first))
 
 
 def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import groupby
@@ -219,6 +219,8 @@ class Layer:
     unit: int = OUTSIDE
     """Number of the unit with which the layer's weights are gathered. Layers outside of all units
     are gathered once for both passes."""
+    frozen_bytes: float = 0.0
+    """Bytes of weights without gradients."""
 
 
 @dataclass(frozen=True)
@@ -291,18 +293,20 @@ class _DataParallel:
         self._segments = _segments(layers, reductions)
         self.held: dict[int, float] = defaultdict(float)
         """Bytes of each bucket's gradients."""
+        self._sizes: dict[int, float] = defaultdict(float)
+        """Bytes of each bucket's weights that are not gathered yet."""
         self._freed: dict[int, float] = defaultdict(float)
         for bucket, own in self._segments:
-            each = [layer.gradient_bytes for layer in own]
-            self.held[bucket] += sum(each)
-            self._freed[bucket] += sum(count for count in each if count > reductions.kept_bytes)
+            weights = [layer.gradient_bytes + layer.frozen_bytes for layer in own]
+            self.held[bucket] += sum(layer.gradient_bytes for layer in own)
+            self._sizes[bucket] += sum(weights)
+            self._freed[bucket] += sum(count for count in weights if count > reductions.kept_bytes)
         lanes = [f"{crowd.count:,} workers" for crowd in crowds]
         if len(crowds) > 1:
             lanes = [f"{lane}, group {number}" for number, lane in enumerate(lanes)]
         pairs = zip(crowds, lanes, strict=True)
         self.factors = {lane: crowd.slowest(jitter) for crowd, lane in pairs}
         self._sharded = reductions.gathers == "weights" and self.workers > 1
-        self._sizes: Mapping[int, float] = self.held
         self._gathered: dict[int, int] = {}
         self._done: list[list[int]] = []
         """For each finished segment, a list of its last task in each lane."""
@@ -471,17 +475,27 @@ def pipeline_step(
     pipeline only after each epoch; its step is the mean over the `epoch` steps of an epoch."""
 
     def simulated(steps: int) -> Step:
-        return Step.of(pipeline(stages, schedule, network, copies, update_s, steps), pace)
+        return Step.of(pipeline(stages, schedule, network, copies, update_s, steps), pace, steps)
 
     if not schedule.asynchronous:
         return simulated(1)
-    few = schedule.steps_to_fill + 2
-    if epoch <= few:
-        made = simulated(int(epoch))
-        return replace(made, seconds=made.seconds / epoch)
-    made, more = simulated(few), simulated(few + 1)
-    once_full = more.seconds - made.seconds
-    return replace(more, seconds=once_full + (made.seconds - few * once_full) / epoch)
+    filled = schedule.steps_to_fill + 3
+    shown = simulated(int(min(epoch, filled)))
+    if epoch <= filled:
+        return shown
+    # in a full pipeline, durations repeat after a multiple of the micro-batches that are in flight
+    in_flight = (schedule.delay(worker) + 1 for worker in range(schedule.workers))
+    cycle = min(math.lcm(*in_flight), _LONGEST_CYCLE)
+    few = filled + cycle
+    if epoch <= few + cycle:
+        return shown.lasting(simulated(int(epoch)).seconds)
+    begun, more = simulated(few).span, simulated(few + cycle).span
+    once_full = (more - begun) / cycle
+    return shown.lasting(once_full + (begun - few * once_full) / epoch)
+
+
+_LONGEST_CYCLE = 60
+"""Most steps over which the mean step of a full pipeline is taken."""
 
 
 # A simulation's results
@@ -492,15 +506,18 @@ class Step:
     """A simulated step."""
 
     events: list[Event] = field(repr=False)
+    steps: int
+    """Number of steps that the events cover."""
     seconds: float
+    """Mean duration of a step."""
     shares: dict[str, float]
     """Shares of the step's time on the busiest device lane: computation, overhead, loader, and the
     rest. The rest is exposed communication (and storage, if storage takes longest), or the bubble
     and transfers of a pipeline."""
 
     @classmethod
-    def of(cls, tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> Step:
-        """Simulate tasks. Raises ValueError if lanes wait for each other."""
+    def of(cls, tasks: Sequence[Task], pace: Pace = lambda _: 1.0, steps: int = 1) -> Step:
+        """Simulate the tasks of `steps` steps. Raises ValueError if lanes wait for each other."""
         events = run(tasks, pace)
         seconds = max(event.end for event in events)
         busy: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -513,7 +530,14 @@ class Step:
         name = "bubble and transfers" if lane.startswith("worker ") else "exposed communication"
         if any(event.end == seconds and event.task.lane == STORAGE for event in events):
             name = "exposed communication and storage"
-        return cls(events, seconds, {**shares, name: left})
+        return cls(events, steps, seconds / steps, {**shares, name: left})
+
+    def lasting(self, seconds: float) -> Step:
+        """This step with another mean duration, and the same work."""
+        *worked, rest = self.shares
+        shares = {kind: self.shares[kind] * self.seconds / seconds for kind in worked}
+        left = max(0.0, 1 - sum(shares.values()))
+        return replace(self, seconds=seconds, shares={**shares, rest: left})
 
     @property
     def idle(self) -> float:
@@ -522,7 +546,7 @@ class Step:
         for event in self.events:
             if event.task.kind != "communication" and event.task.lane != STORAGE:
                 lanes[event.task.lane] += event.end - event.begin
-        return 1 - sum(lanes.values()) / (len(lanes) * self.span)
+        return 1 - sum(lanes.values()) / (len(lanes) * self.steps * self.seconds)
 
     @property
     def span(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -151,6 +151,17 @@ def step_of(
     )
 
 
+def epoch_seconds(plan: RunPlan, step: Step, simulated: Callable[[RunPlan], Step]) -> float:
+    """Seconds of an epoch's steps, of which `step` is a whole one. The last step has the remaining
+    samples, in as many micro-batches of at least two samples."""
+    whole, rest = divmod(plan.dataset.train_samples, plan.global_batch)
+    if not rest:
+        return whole * step.seconds
+    micro_batch = max(2, math.ceil(rest / (plan.global_batch // plan.micro_batch)))
+    last = plan.model_copy(update={"global_batch": rest, "micro_batch": micro_batch})
+    return whole * step.seconds + simulated(last).seconds
+
+
 def _pace(processors: int, near: float, workers: int) -> float:
     """Relative speed of each of `workers` workers that compute at once. They share the processors.
     If n workers compute at the same time, each takes 1 + `near` (n - 1) / n times as long."""
@@ -177,9 +188,10 @@ def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> l
             each.name,
             seconds * FORWARD_SHARE * each.forward_flops / whole,
             seconds * (1 - FORWARD_SHARE) * each.forward_flops / whole,
-            each.parameters * 4.0,
+            each.trained * 4.0,
             each.output_bytes * float(plan.micro_batch),
             counted.units.get(each.name, OUTSIDE),
+            (each.parameters - each.trained) * 4.0,
         )
         for each in counted.layers
     ]
@@ -222,8 +234,8 @@ def _joined(layers: Sequence[Layer], ends: Sequence[int]) -> list[Layer]:
             f"stage {number}",
             sum(each.forward_s for each in layers[begin:end]),
             sum(each.backward_s for each in layers[begin:end]),
-            sum(each.gradient_bytes for each in layers[begin:end]),
-            layers[end - 1].output_bytes,
+            gradient_bytes=sum(each.gradient_bytes for each in layers[begin:end]),
+            output_bytes=layers[end - 1].output_bytes,
         )
         for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
     ]

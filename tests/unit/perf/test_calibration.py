@@ -109,6 +109,29 @@ def test_runs_that_tell_no_costs_and_busy_epochs_are_left_out() -> None:
         assert found.seconds == pytest.approx(factor * seconds(run.plan))
 
 
+def test_runs_of_other_networks_are_no_repeats_even_if_their_names_are_equal() -> None:
+    def calibrated(**other: str) -> Calibration:
+        known = plans(SEEN) + plans(SEEN, **other)
+        return calibrate([measured(plan, 0.01) for plan in known], [])
+
+    assert calibrated(resnet20="resnet32").repeats is None
+    assert calibrated(**{"name: made-up": "name: made-up\nseed: 1"}).repeats is not None
+
+
+def test_a_batch_is_left_out_only_if_other_runs_have_its_costs() -> None:
+    one_batch = calibrate([measured(plan) for plan in plans("[[64, 1]]")], ["made-up"]).seconds
+    assert one_batch.left_out is None
+    assert {each.without_it for each in one_batch.residuals} == {None}
+    known = [measured(plan, 0.03) for plan in plans(SEEN)]
+    lone = measured(plans("[[64, 1]]", resnet20="resnet32")[0])
+    without, found = (calibrate(runs, []).seconds for runs in (known, [*known, lone]))
+    assert found.left_out is not None
+    assert found.left_out.largest < 0.5
+    assert found.sigma == pytest.approx(without.sigma, rel=0.2)
+    different = fit([{"a": 1.0}, {"b": 1.0}], [2.0, 3.0], ["x", "y"], ["x", "y"])
+    assert (different.sigma, different.left_out) == (1.0, None)
+
+
 def test_intervals_cover_noisy_runs() -> None:
     found = calibrate([measured(plan, 0.03) for plan in plans(SEEN)], ["made-up"])
     held_out = plans("[[40, 1], [48, 1], [64, 1], [80, 1], [112, 1], [128, 2], [160, 1], [192, 1]]")
@@ -355,8 +378,8 @@ def test_each_copy_of_a_pipeline_validates_its_part_by_all_of_its_workers(
     known = exact.model_copy(update={"start": start, "pipelines": pipelines})
     plan = {**piped(plans("[[64, 1]]")[-1]), "micro_batch": 16, "accumulate": 4}
     [found] = predict([plan], known, "x.yaml", lambda plan, calibration: 0.02)
-    # 23 steps of 64 images; quantile 0.95 of Student's t with 3 degrees of freedom, for a new run
-    epoch, reach = 23 * 0.02 * 1.25, math.exp(2.35336 * 0.1 * math.sqrt(1 + 1 / 4))
+    # 1,437 images in steps of 64; Student's t with 3 degrees of freedom, for a new run
+    epoch, reach = 1437 / 64 * 0.02 * 1.25, math.exp(2.35336 * 0.1 * math.sqrt(1 + 1 / 4))
     assert found.epoch_seconds is not None
     assert found.run_seconds is not None
     assert [*found.epoch_seconds] == pytest.approx([epoch, epoch / reach, epoch * reach])

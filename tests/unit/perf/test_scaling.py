@@ -12,7 +12,8 @@ import pytest
 
 from raysuite.errors import UserError
 from raysuite.perf import scaling
-from raysuite.perf.scaling import Point, fit, forecast, left_out, read_figures
+from raysuite.perf.scaling import Point, fit, forecast, left_out, read_figures, series_of
+from tests import fake_calibration
 
 FEW = (4, 8, 16, 32, 64)
 
@@ -67,12 +68,13 @@ def test_no_repeat_of_the_largest_size_is_among_what_predicts_it(
     repeats = [points[-1]._replace(throughput=points[-1].throughput * f) for f in (0.5, 0.9)]
     fitted: list[list[Point]] = []
 
-    def recorded(others: list[Point]) -> SimpleNamespace:
+    def recorded(others: list[Point], wanted: list[Point]) -> SimpleNamespace:
         fitted.append(others)
         return SimpleNamespace(predict=lambda *place: place)
 
     monkeypatch.setattr(scaling, "fit", recorded)
-    assert left_out([*repeats, *points]) == (points[-1], (64, 16, 0.0))
+    mean = points[-1]._replace(throughput=pytest.approx(points[-1].throughput * 0.8))
+    assert left_out([*repeats, *points]) == (mean, (64, 16, 0.0))
     assert fitted == [points[:-1]]
 
 
@@ -93,6 +95,36 @@ def test_a_nodes_workers_have_no_term_of_the_network() -> None:
     found = fit(points)
     assert found.terms == ("computation", "beside", "slowest")
     assert found.predict(8, 1).value == pytest.approx(8 / (1 + 0.3 * 7 / 8), rel=0.08)
+
+
+def test_terms_of_the_network_keep_their_priors_if_one_node_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scaling, "STEPS", 300)
+    points = [Point(w, 1, float(w)) for w in (1, 2, 4)]
+    made = forecast("ddp", points, [256])
+    # with the means of these priors, a step takes 1 + 0.20 * 63 / 64 + 0.06 * 6 + 0.001 * 63 = 1.6,
+    # with their medians 1 + 0.1 * 63 / 64 + 0.03 * 6 + 0.0003 * 63 = 1.3
+    assert 1 / 1.6 < made.places[0].efficiency.value < 1 / 1.3
+    assert {"bandwidth", "levels", "shared"} <= set(made.untold)
+    assert not {"bandwidth", "levels", "shared"} & set(forecast("ddp", points, [8], 8).untold)
+
+
+def test_an_efficiency_is_relative_to_the_mean_of_the_repeats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scaling, "STEPS", 30)
+    points = [Point(1, 1, 80.0), Point(1, 1, 120.0), Point(2, 1, 190.0), Point(2, 1, 210.0)]
+    (place,) = forecast("ddp", points, [4]).places
+    assert place.throughput.value / place.efficiency.value == pytest.approx(4 * 100)
+
+
+def test_an_interval_on_fewer_workers_than_measured_grows_with_the_distance(by_tree) -> None:
+    found = fit(by_tree[1])
+    one, two, four = (
+        math.log(each.high / each.low) for each in (found.predict(w, 1) for w in (1, 2, 4))
+    )
+    assert one > 1.2 * two > 1.44 * four
 
 
 def test_the_sampler_draws_the_distribution_it_is_given() -> None:
@@ -140,6 +172,15 @@ def test_a_forecast_has_the_nodes_and_batch_of_the_largest_measurement_unless_to
     assert [place.nodes for place in places] == nodes
     assert places[1].throughput == fit(points).predict(64, nodes[1], 64 * 32), "images of 16"
     assert left_out(points) == (points[-1], fit(points[:-1]).predict(16, 4, 512))
+
+
+def test_runs_of_other_costs_are_another_series_even_if_the_names_are_equal() -> None:
+    plans = fake_calibration.plans("[[64, 1]]")
+    plans += fake_calibration.plans("[[64, 1]]", **{"epochs: 2": "epochs: 2, precision: bf16"})
+    found = series_of([fake_calibration.measured(plan) for plan in plans])
+    (fp32, points), (bf16, _) = (each for each in found.items() if " ddp " in each[0])
+    assert [each.workers for each in points] == [1, 2]
+    assert [name.endswith("· resnet20 at 16 px, bf16, cpu") for name in (fp32, bf16)] == [0, 1]
 
 
 def test_a_file_of_figures_names_its_series(tmp_path: Path) -> None:

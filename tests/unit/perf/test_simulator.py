@@ -75,6 +75,21 @@ def test_an_asynchronous_pipeline_has_no_bubble() -> None:
     each = [Layer(str(n), 1, 2) for n in range(4)]
     full = pipeline_step(each, Schedule("pipedream", 8, (1, 1, 1, 1)), None)
     assert full.seconds == pytest.approx(8 * 3)
+    assert full.idle == pytest.approx(0)
+    assert full.shares["computation"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("middle_s", [1.0, 5.0])
+def test_a_full_pipeline_waits_for_transfers_by_the_micro_batches_in_flight(middle_s) -> None:
+    link = Link(latency_us=2e6, gb_per_s=1)
+    network = Network(name="", source="", workers_per_node=2, inside=link, between=link)
+    stages = [Layer("a", 1, 2), Layer("b", middle_s, 2)]
+    step = pipeline_step(stages, Schedule("pipedream", 1, (1, 1)), network)
+    # two micro-batches pass forward, transfer, forward, backward, transfer, backward: 10 or 14 s
+    seconds = {1.0: 5.0, 5.0: 7.0}[middle_s]
+    assert step.seconds == pytest.approx(seconds)
+    assert step.idle == pytest.approx(1 - (3 + middle_s + 2) / 2 / seconds)
+    assert step.shares["computation"] == pytest.approx((middle_s + 2) / seconds)
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3, 4, 10])
@@ -175,6 +190,13 @@ def test_a_data_parallel_step_by_hand(
 ) -> None:
     tasks = data_parallel(THREE, [Crowd(2)], SLOW, reductions, **options)  # type: ignore[arg-type]
     assert Step.of(tasks).seconds == pytest.approx(seconds)
+
+
+def test_gradients_of_frozen_layers_are_not_reduced() -> None:
+    layers = [Layer("a", 1, 2, frozen_bytes=10.0), *THREE[1:]]
+    for reductions, seconds in ((EACH, 9.0), (SHARDED, 0.5 + 9)):  # their weights are gathered
+        tasks = data_parallel(layers, [Crowd(2)], SLOW, reductions)
+        assert Step.of(tasks).seconds == pytest.approx(seconds)
 
 
 def test_what_lies_in_no_unit_is_gathered_as_one() -> None:
