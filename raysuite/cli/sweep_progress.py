@@ -18,7 +18,7 @@ from raysuite.errors import SpecError
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
 from raysuite.plan.space import MOST_LEFT_OUT, Values, drawn, draws_replacements
-from raysuite.plan.trials import check_space, trial_plan
+from raysuite.plan.trials import check_space, idle_parts, trial_plan
 from raysuite.records import (
     Record,
     Results,
@@ -279,7 +279,7 @@ def print_expected(document: Document, as_json: bool, gpus: int | None = None) -
         return
     if trials:
         stdout().print(_trials(trials, key_names(search.space)))
-    for line in _summary(search, trials):
+    for line in (*_summary(search, trials), *idle_parts(document, search)):
         print_text(line)
 
 
