@@ -142,7 +142,12 @@ class ScriptOptions(Options):
 
         if not isinstance(value, str):
             return value
-        words = shlex.split(value)
+        try:
+            words = shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"got {value!r}, which cannot be split: {error}") from error
+        if not words:
+            raise ValueError(f"got {value!r}; it should be a Python script, or -m and a module")
         for word in words:
             if word.count("{") != word.count("}"):
                 raise ValueError(
@@ -189,10 +194,10 @@ class ScriptOptions(Options):
     def samples(self, names: Mapping[str, int]) -> int | None:
         """`samples_per_step` as a number. Raises ValueError for anything else."""
         given = self.samples_per_step
-        if given is None or isinstance(given, int):
-            return given
+        if given is None:
+            return None
         try:
-            value = value_of(given, names)
+            value = value_of(str(given), names)
         except _NoArithmeticError:
             value = 0
         if value < 1 or value != int(value):
