@@ -14,6 +14,11 @@ from raysuite.spec.base import Options, later
 
 NAMES = ("workers", "nodes")
 """Names that a placeholder may use."""
+LAUNCHERS_OWN = frozenset(
+    """RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE
+    ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT""".split()  # noqa: SIM905
+)
+"""Variables that torch's launcher, or a worker of a cluster, sets for each rank."""
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _MOST_CHARACTERS = 200
 _MOST = 1e15
@@ -184,7 +189,10 @@ class ScriptOptions(Options):
         return words
 
     def variables(self, names: Mapping[str, int]) -> dict[str, str]:
-        """The environment that the run sets. Raises ValueError for a wrong placeholder."""
+        """The environment that the run sets. Raises ValueError for a wrong placeholder, and for a
+        variable that would have no effect."""
+        if own := LAUNCHERS_OWN.intersection(self.environment):
+            raise ValueError(f"{min(own)} is set for each rank by the launcher; leave it out")
         return {
             key: fill(str(value), names)
             for key, value in self.environment.items()

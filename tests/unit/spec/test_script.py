@@ -118,6 +118,7 @@ def test_the_guides_spec_is_planned_as_the_guide_writes_it(
         "script: {command: [FILE], comand: 1}",
         "script: {command: [FILE], environment: {'A=': 1}}",
         "script: {command: [FILE], environment: {'': 1}}",
+        "script: {command: [FILE], environment: {MASTER_PORT: 29500}}",
         "script: {command: 'FILE --batch {64 // workers}'}",
     ],
 )
