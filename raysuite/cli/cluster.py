@@ -43,8 +43,11 @@ def in_words(status: Status) -> str:
 
 
 def node_in_words(status: Status, index: int) -> str:
-    """A node's state as its agent wrote it, or `lost` if Ray does not count the node as alive."""
+    """A node's state as its agent wrote it; `lost` if Ray does not count the node as alive, `gone`
+    if its cluster has ended."""
     node = status.nodes[index]
+    if node.state == "joined" and not status.lives:
+        return "gone"
     if status.state == "up" and node.state == "joined" and not status.is_alive(node):
         return "lost"
     return f"{node.state} ({node.message})" if node.message else node.state

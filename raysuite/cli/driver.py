@@ -41,6 +41,7 @@ from raysuite.plan.trials import (
     check_retry,
     check_space,
     create_sweep,
+    idle_parts,
     latest_sweep,
     plans_of_space,
     set_more_trials,
@@ -379,6 +380,8 @@ class SweepWork(Work[SweepRequest]):
             search_algorithm_of(self.search)
             check_space(self.document, self.search)
             planned_trials(self.document, self.search, gpus_before(request.address))
+            for line in () if request.quiet else idle_parts(self.document, self.search):
+                print_text(line, error=True)
         elif request.retry_failed:
             check_retry(self.document)
 

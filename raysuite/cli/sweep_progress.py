@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from raysuite.cli.progress import STYLES, WORDS, LiveView, RunState, about, even
 from raysuite.errors import SpecError
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
-from raysuite.plan.space import Values, drawn
-from raysuite.plan.trials import check_space, trial_plan
+from raysuite.plan.space import MOST_LEFT_OUT, Values, drawn, draws_replacements
+from raysuite.plan.trials import check_space, idle_parts, trial_plan
 from raysuite.records import (
     Record,
     Results,
@@ -236,24 +237,28 @@ class PlannedTrial:
 def planned_trials(
     document: Document, search: SearchOptions, gpus: int | None = None
 ) -> list[PlannedTrial]:
-    """The trials of `random` or `grid`, by number; empty for other search algorithms. `gpus` is the
-    number of GPUs of the cluster; None: the number of GPUs of this machine.
+    """The trials of `random` or `grid`, by number, and infeasible values, as a sweep draws them;
+    empty for other search algorithms. `gpus` is the number of GPUs of the cluster; None: the number
+    of GPUs of this machine.
 
     Raises SpecError if all trials are invalid.
     """
     found: list[PlannedTrial] = []
     first: SpecError | None = None
-    seen, made = Datasets(), 0
+    seen, made, left_out = Datasets(), 0, 0
     if search.searcher.name not in _INDEPENDENT:
         return found
-    for values in drawn(search):
+    replaces = draws_replacements(search)
+    for values in drawn(search, sys.maxsize):
+        if replaces and (made == search.trials or left_out == MOST_LEFT_OUT):
+            break
         try:
             plan = trial_plan(document, values, made, gpus, seen)
         except SpecError as error:
-            first = first or error
+            first, left_out = first or error, left_out + 1
             found.append(PlannedTrial(values, None, "; ".join(str(error).splitlines())))
             continue
-        made += 1
+        made, left_out = made + 1, 0
         found.append(PlannedTrial(values, plan))
     if first is not None and not made:
         raise first
@@ -273,7 +278,7 @@ def print_expected(document: Document, as_json: bool, gpus: int | None = None) -
         return
     if trials:
         stdout().print(_trials(trials, key_names(search.space)))
-    for line in _summary(search, trials):
+    for line in (*_summary(search, trials), *idle_parts(document, search)):
         print_text(line)
 
 

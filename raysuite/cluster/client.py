@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -335,7 +335,9 @@ def status_of(folder: ClusterFolder, job: JobState | None = None) -> Status:
     known = {node.host for node in nodes}
     nodes += tuple(node for node in _failed_by_log(folder, cluster.job) if node.host not in known)
     state, why = _judge(folder, cluster, job, nodes, alive)
-    return Status(cluster, state, job, nodes, head, alive, why)
+    status = Status(cluster, state, job, nodes, head, alive, why)
+    # a killed cluster leaves the files of its head
+    return status if status.lives else replace(status, head=None, alive=None)
 
 
 _FAILED = re.compile(r" *([0-9]+): raysuite: ([A-Za-z0-9_-]+): (.+)")

@@ -33,7 +33,8 @@ PLACE = "RAYSUITE_PLACE"
 """Environment variable of an agent: the number of its host, a colon, and the id of this start."""
 _LISTS = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
 """Environment variables with the path of a scheduler's host list."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(:\d+)?(\s.*)?")
+"""A line of a list: the host, its number of slots, and other text."""
 
 
 def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str]) -> dict[str, int]:
@@ -45,7 +46,9 @@ def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str])
     file = next((variables[name] for name in _LISTS if variables.get(name)), None)
     lines: Sequence[str]
     if given is not None:
-        lines = _lines(given) if "/" in given or Path(given).exists() else given.split(",")
+        lines = (
+            _lines(given) if "/" in given or Path(given).exists() else re.split(r"[,\s]+", given)
+        )
     elif site.hosts:
         lines = site.hosts
     elif site.hosts_file or file:
@@ -54,10 +57,14 @@ def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str])
         lines = variables.get("LSB_HOSTS", "").split()
     found: dict[str, int] = {}
     for index, line in enumerate(lines):
-        name = re.split(r"[\s:,]", line.strip())[0]
-        if not _NAME.fullmatch(name):
-            raise UserError(f"{line!r} in the list of hosts does not begin with a host's name")
-        found.setdefault(name, index)
+        match = _HOST.fullmatch(line.strip())
+        if match is None:
+            raise UserError(
+                f"the list of hosts has {line!r}; each line of a file, or each word between commas "
+                "of --hosts, should begin with the name or IPv4 address of one host, as in node3 "
+                "or node3:4; `scontrol show hostnames` expands ranges such as node[1-3]"
+            )
+        found.setdefault(match[1], index)
     if not found:
         raise UserError(
             "there is no list of hosts: give --hosts A,B or --hosts FILE, set `hosts` in the site, "
@@ -68,10 +75,10 @@ def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str])
 
 def _lines(file: str) -> list[str]:
     try:
-        text = Path(file).read_text("utf-8")
+        text = Path(file).read_text("utf-8-sig", errors="replace")
     except OSError as error:
         raise UserError(f"the list of hosts {file} cannot be read: {error.strerror}") from error
-    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [line for line in text.splitlines() if line.strip() and line.strip()[0] != "#"]
 
 
 def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[list[str]]:

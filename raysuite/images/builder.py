@@ -34,7 +34,7 @@ from raysuite.images.recipe import (
     placeholders,
     this_architecture,
 )
-from raysuite.spec.engines import checked_bind
+from raysuite.spec.engines import checked_bind, checked_image
 
 # Settings of the building machine: Debian's mirror, Python's index, certificates, proxies.
 #
@@ -55,7 +55,7 @@ def debian_mirror(given: str | None = None, apt: Path = Path("/etc/apt")) -> str
     Raises UserError if none of them names a mirror.
     """
     if mirror := given or os.environ.get(MIRROR_VARIABLE):
-        if not _DEBIAN.fullmatch(mirror) and "://" not in mirror:
+        if not re.fullmatch(r"[a-z]+://\S+", mirror):
             raise UserError(f"got the mirror {mirror!r}; it should be an address (a URL)")
         return mirror
     folder = apt / "sources.list.d"
@@ -181,6 +181,9 @@ def check(order: Order) -> None:
         )
     if order.out.suffix != ".sif" or not order.out.parent.is_dir():
         raise UserError(f"got {order.out}; it should be NAME.sif in a folder that exists")
+    checked_image(str(order.out))
+    if order.scratch is not None and not order.scratch.is_dir():
+        raise UserError(f"--scratch: {order.scratch} is no folder; make it, or name another")
     if order.debootstraps and not shutil.which("debootstrap", path=_path()):
         raise UserError("debootstrap is not on PATH; on Debian or Ubuntu: apt-get install it")
 

@@ -82,7 +82,8 @@ def judge(
 
 def taken(scheduler: PbtScheduler, population: int) -> int:
     """Number of best trials, whose weights are taken, and of worst trials, which take weights."""
-    return min(math.ceil(population * scheduler.quantile), population // 2)
+    share = round(population * scheduler.quantile, 9)  # 25 * 0.28 is 7.000000000000001
+    return min(math.ceil(share), population // 2)
 
 
 def explored(

@@ -27,6 +27,7 @@ from raysuite.plan.run_plan import RunPlan
 from raysuite.records.names import script_name
 from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.resources import gpus_in
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 NO_FACTS = DatasetFacts(train_samples=1, val_samples=0, classes=1, channels=1, image_size=1)
@@ -108,7 +109,7 @@ def local_gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return present
-    return min(present, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
+    return min(present, gpus_in(visible))
 
 
 def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:

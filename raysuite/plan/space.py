@@ -18,15 +18,27 @@ _DIGITS = 6
 exact."""
 
 
-def drawn(search: SearchOptions) -> Iterator[Values]:
+MOST_LEFT_OUT = 100
+"""Number of consecutive draws without a valid spec after which a sweep ends, if other values
+replace them."""
+
+
+def draws_replacements(search: SearchOptions) -> bool:
+    """Whether infeasible values are replaced by newly drawn values; False for a grid."""
+    return search.trials is not None and not any(each.grid for each in search.space.values())
+
+
+def drawn(search: SearchOptions, left_out: int = 0) -> Iterator[Values]:
     """The values of every trial of the searchers `random` and `grid`.
 
     A trial's values depend on the seed and the trial's number, not on the results of other trials.
+    `left_out`: the number of infeasible draws, which other draws replace.
     """
     if search.searcher.name == "grid":
         yield from _crossed(search.space, {}, LISTED)
         return
-    for number in range(search.trials or 1):
+    more = left_out if draws_replacements(search) else 0
+    for number in range((search.trials or 1) + more):
         chance = random.Random(f"{search.seed}/{number}")
         values = {
             key: draw(dimension, chance)

@@ -13,11 +13,18 @@ from raysuite.plan.feasible import infeasible
 from raysuite.plan.matrix import Where, located, spec_with
 from raysuite.plan.resolve import local_gpus, resolve
 from raysuite.plan.run_plan import RunPlan
-from raysuite.plan.space import Values, active
+from raysuite.plan.space import Values, active, count
 from raysuite.records import Results
 from raysuite.records.journal import SEARCH, Decided, began
 from raysuite.spec import Document, ExperimentSpec
-from raysuite.spec.search import AshaScheduler, Dimension, SearchOptions, name_of
+from raysuite.spec.search import (
+    AshaScheduler,
+    Dimension,
+    MedianScheduler,
+    OptunaSearch,
+    SearchOptions,
+    name_of,
+)
 from raysuite.spec.search_check import read_search
 
 _NOT_A_TRIALS = ("search", "matrix", "scales", "repeats")
@@ -113,6 +120,24 @@ def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistak
             file=file,
             line=line,
         )
+
+
+def idle_parts(document: Document, search: SearchOptions) -> Iterator[str]:
+    """Sentences on a scheduler that can end no trial, and on a searcher that uses no results."""
+    scheduler, searcher = search.scheduler, search.searcher
+    epochs, trials = most_epochs(document, search), count(search)
+    if isinstance(scheduler, AshaScheduler | MedianScheduler):
+        if scheduler.grace_epochs >= epochs:
+            given = f"grace_epochs is {scheduler.grace_epochs}, and trials have {epochs} epochs"
+            yield f"search.scheduler: {scheduler.name} ends no trial: {given}"
+        elif isinstance(scheduler, MedianScheduler) and scheduler.min_trials >= trials:
+            given = f"min_trials is {scheduler.min_trials}, and each has {trials - 1} others"
+            yield f"search.scheduler: median ends no trial: {given}"
+    if not isinstance(searcher, OptunaSearch) or searcher.sampler == "random":
+        return
+    if searcher.startup_trials >= trials:
+        given = f"startup_trials is {searcher.startup_trials}, and there are {trials} trials"
+        yield f"search.searcher: optuna draws all trials at random: {given}"
 
 
 def most_epochs(document: Document, search: SearchOptions) -> int:

@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median, median_low
 from typing import Any, Literal
@@ -127,23 +128,32 @@ class Steps:
     counted: list[int]
     """Indices of the steps that count."""
     left_out: int
-    seconds: list[float]
-    """[taken]: seconds of each step on its slowest rank; 0 for the first step."""
+    ranks: list[list[float]]
+    """[rank, taken]: seconds of each step; 0 for the first step."""
 
-    @property
+    @cached_property
+    def seconds(self) -> list[float]:
+        """[taken]: seconds of each step on its slowest rank."""
+        return [max(each) for each in zip(*self.ranks, strict=True)]
+
+    @cached_property
     def total_s(self) -> float:
-        return math.fsum(self.seconds[place] for place in self.counted)
+        """Seconds of the steps that count, on the slowest rank: less than the sum of `seconds` if a
+        rank is late in one step and catches up in the next."""
+        return max(math.fsum(own[place] for place in self.counted) for own in self.ranks)
 
 
 def steps_of(logs: Sequence[RankLog], warmup: int) -> Steps:
     """Find the steps that count, and the seconds that each step took."""
     taken = min((len(log.rows) for log in logs), default=0)
-    seconds = [0.0] * taken
-    for place in range(1, taken):
-        for log in logs:
-            before, row = log.rows[place - 1], log.rows[place]
-            own = row[0] - before[0] if row[1] is None else row[1]
-            seconds[place] = max(seconds[place], own)
+    ranks = [
+        [
+            0.0 if place == 0 else row[0] - log.rows[place - 1][0] if row[1] is None else row[1]
+            for place, row in enumerate(log.rows[:taken])
+        ]
+        for log in logs
+    ]
+    seconds = [max(each) for each in zip(*ranks, strict=True)]
     after = range(max(1, warmup), taken)
     typical = median([seconds[place] for place in after]) if after else 0.0
 
@@ -153,7 +163,7 @@ def steps_of(logs: Sequence[RankLog], warmup: int) -> Steps:
         return any(row[5] or (paused and row[6] > _PAUSE * typical) for row in rows)
 
     counted = [place for place in after if not is_apart(place)]
-    return Steps(taken, counted, len(after) - len(counted), seconds)
+    return Steps(taken, counted, len(after) - len(counted), ranks)
 
 
 def too_few(steps: Steps, warmup: int, code: int) -> str:
@@ -207,7 +217,7 @@ def script_records(
     ended = max(log.rows[steps.taken - 1][0] for log in logs)
     first_step = max(log.rows[0][0] for log in logs)
     starts = _starts([log.marks for log in logs])
-    training = math.fsum(steps.seconds[1:])
+    training = max(map(math.fsum, steps.ranks))
     parts = {phase: values[0] for phase, values in starts.items()}
     parts |= {"steps": training, "the end": _ends(logs) - ended}
     memory = [int(log.end.get("memory", 0)) for log in logs]

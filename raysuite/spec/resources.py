@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import takewhile
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -9,6 +11,16 @@ from pydantic import Field
 from raysuite.spec.base import Options, later
 
 CpuList = Annotated[str, Field(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$")]
+
+
+def gpus_in(visible: str) -> int:
+    """The number of GPUs in a value of CUDA_VISIBLE_DEVICES.
+
+    CUDA ignores the list from the first invalid name on, as in `-1` or SLURM's `NoDevFiles`. (CUDA
+    C++ Programming Guide, CUDA environment variables.)
+    """
+    names = map(str.strip, visible.split(","))
+    return sum(1 for _ in takewhile(re.compile(r"\d+$|(GPU|MIG)-").match, names))
 
 
 class ResourceOptions(Options):

@@ -14,6 +14,11 @@ from raysuite.spec.base import Options, later
 
 NAMES = ("workers", "nodes")
 """Names that a placeholder may use."""
+LAUNCHERS_OWN = frozenset(
+    """RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE
+    ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT""".split()  # noqa: SIM905
+)
+"""Variables that torch's launcher, or a worker of a cluster, sets for each rank."""
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _MOST_CHARACTERS = 200
 _MOST = 1e15
@@ -142,7 +147,12 @@ class ScriptOptions(Options):
 
         if not isinstance(value, str):
             return value
-        words = shlex.split(value)
+        try:
+            words = shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"got {value!r}, which cannot be split: {error}") from error
+        if not words:
+            raise ValueError(f"got {value!r}; it should be a Python script, or -m and a module")
         for word in words:
             if word.count("{") != word.count("}"):
                 raise ValueError(
@@ -179,7 +189,10 @@ class ScriptOptions(Options):
         return words
 
     def variables(self, names: Mapping[str, int]) -> dict[str, str]:
-        """The run's environment variables. Raises ValueError for a wrong placeholder."""
+        """The environment that the run sets. Raises ValueError for a wrong placeholder, and for a
+        variable that would have no effect."""
+        if own := LAUNCHERS_OWN.intersection(self.environment):
+            raise ValueError(f"{min(own)} is set for each rank by the launcher; leave it out")
         return {
             key: fill(str(value), names)
             for key, value in self.environment.items()
@@ -190,10 +203,10 @@ class ScriptOptions(Options):
         """`samples_per_step` as a number; None if it is not set. Raises ValueError if its value is
         not a whole number of at least 1."""
         given = self.samples_per_step
-        if given is None or isinstance(given, int):
-            return given
+        if given is None:
+            return None
         try:
-            value = value_of(given, names)
+            value = value_of(str(given), names)
         except _NoArithmeticError:
             value = 0
         if value < 1 or value != int(value):

@@ -13,6 +13,7 @@ import psutil
 
 from raysuite.cluster.hosts import PLACE
 from raysuite.errors import UserError
+from raysuite.spec.resources import gpus_in
 from raysuite.spec.site import HostsSite, LocalSite, Site, SlurmSite
 
 _MEGABYTE = 2**20
@@ -82,7 +83,7 @@ def _gpus(site: SlurmSite, variables: Mapping[str, str]) -> int:
         return said
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     if visible:
-        return len([each for each in visible.split(",") if each.strip()])
+        return gpus_in(visible)
     return site.gpus_per_node
 
 

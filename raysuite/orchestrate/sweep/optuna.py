@@ -38,22 +38,22 @@ _DIGITS = 6
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
-    """The distribution from which Optuna draws numbers for a dimension. The numbers are quantiles
-    for a normal distribution, indices for equally likely steps and for listed values (a value may
-    be a whole block of the spec), and otherwise values in a range."""
+    """The distribution from which Optuna draws: numbers in a range, which `spec_value` rounds;
+    quantiles for a normal distribution; indices for equally likely values (which may be whole
+    blocks)."""
     arguments = dimension.arguments
     match dimension.kind:
-        case "uniform":
+        case "uniform" | "quniform":
             return FloatDistribution(arguments[0], arguments[1])
-        case "loguniform" | "qloguniform" | "qlograndint":
+        case "loguniform" | "qloguniform":
             return FloatDistribution(arguments[0], arguments[1], log=True)
         case "normal" | "qrandn":
             return FloatDistribution(_TAIL, 1 - _TAIL)
-        case "randint" | "lograndint":
-            log = dimension.kind == "lograndint"
-            return IntDistribution(int(arguments[0]), int(arguments[1]) - 1, log=log)
-        case "quniform" | "qrandint":
-            return IntDistribution(0, len(dimension.steps()) - 1)
+        case "lograndint" | "qlograndint":  # in steps; each from its number to the next
+            whole = dimension.whole()
+            return FloatDistribution(whole[0] / whole.step, whole[-1] / whole.step + 1, log=True)
+        case "randint" | "qrandint":
+            return IntDistribution(0, len(dimension.whole()) - 1)
         case "choice" | "grid":
             return CategoricalDistribution(range(len(arguments)))
 
@@ -66,24 +66,27 @@ def spec_value(dimension: Dimension, found: Any) -> Any:
             return min(max(_short(found), arguments[0]), arguments[1])
         case "normal" | "qrandn":
             return dimension.on_step(_short(NormalDist(*arguments[:2]).inv_cdf(found)))
-        case "randint" | "lograndint":
-            return int(found)
-        case "qloguniform" | "qlograndint":
+        case "quniform" | "qloguniform":
             return dimension.on_step(found)
-        case "quniform" | "qrandint":
-            return dimension.steps()[int(found)]
+        case "lograndint" | "qlograndint":
+            whole = dimension.whole()
+            return min(math.floor(found) * whole.step, whole[-1])
+        case "randint" | "qrandint":
+            return dimension.whole()[int(found)]
         case "choice" | "grid":
             return arguments[int(found)]
 
 
 def internal_value(dimension: Dimension, value: Any) -> Any:
-    """The number that Optuna chose, computed from the spec's value: the inverse of `spec_value`."""
+    """A number for which `spec_value` returns the spec's value."""
     match dimension.kind:
         case "normal" | "qrandn":
             return min(max(NormalDist(*dimension.arguments[:2]).cdf(value), _TAIL), 1 - _TAIL)
-        case "quniform" | "qrandint":
-            steps = dimension.steps()
-            return min(range(len(steps)), key=lambda place: abs(steps[place] - value))
+        case "lograndint" | "qlograndint":
+            steps = value / dimension.whole().step
+            return math.sqrt(steps * (steps + 1))  # the middle, on a logarithmic scale
+        case "randint" | "qrandint":
+            return dimension.whole().index(value)
         case "choice" | "grid":
             return dimension.arguments.index(value)
         case _:

@@ -22,11 +22,6 @@ def search_algorithm_of(search: SearchOptions) -> Drawn | OptunaAlgorithm:
     return Drawn(search)
 
 
-def draws_replacements(search: SearchOptions) -> bool:
-    """Whether infeasible values are replaced by newly drawn values; False for a grid."""
-    return search.trials is not None and not any(each.grid for each in search.space.values())
-
-
 class Drawn:
     """Chooses values that do not depend on results of other trials."""
 
@@ -40,11 +35,8 @@ class Drawn:
         `trials` are all trials so far, including running ones; `left_out` are infeasible values,
         for which there are no trials.
         """
-        search = self._search
-        if search.trials and draws_replacements(search):
-            search = search.model_copy(update={"trials": search.trials + len(left_out)})
         known: list[Mapping[str, Any]] = [*(trial.values for trial in trials), *left_out]
-        for values in drawn(search):
+        for values in drawn(self._search, len(left_out)):
             if values in known:
                 known.remove(values)
             else:

@@ -20,14 +20,12 @@ from raysuite.orchestrate.leaving_nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.orchestrate.sweep.population_run import Population
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
-from raysuite.orchestrate.sweep.search_algorithms import (
-    draws_replacements,
-    search_algorithm_of,
-)
+from raysuite.orchestrate.sweep.search_algorithms import search_algorithm_of
 from raysuite.orchestrate.sweep.trial import Request, as_text, record_deadline
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
 from raysuite.plan.dry_batch import unknown_model
+from raysuite.plan.space import MOST_LEFT_OUT, draws_replacements
 from raysuite.plan.trials import trial_plan
 from raysuite.records import Results
 from raysuite.records.journal import Decided
@@ -77,9 +75,6 @@ class TuneShutdown(Callback):
 
 
 _READ_EACH_S = 2.0
-_MOST_LEFT_OUT = 100
-"""Number of consecutive draws without a valid spec after which a sweep ends, unless it is a
-grid."""
 
 
 class TrialSource(Searcher):
@@ -263,7 +258,7 @@ class TrialSource(Searcher):
                 text = ", ".join(f"{key}={value}" for key, value in values.items())
                 self._notify(f"no trial for {text}: {'; '.join(str(error).splitlines())}")
                 left_out += 1
-                if left_out == _MOST_LEFT_OUT and draws_replacements(self._search):
+                if left_out == MOST_LEFT_OUT and draws_replacements(self._search):
                     self._notify(f"no further trials: {left_out} draws in a row gave no valid spec")
                     break
                 continue

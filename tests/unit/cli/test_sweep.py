@@ -155,6 +155,20 @@ def test_values_that_do_not_go_together(tmp_path: Path) -> None:
     assert "do not divide" in none.stderr
 
 
+def test_a_dry_run_replaces_infeasible_draws_as_the_sweep_does(tmp_path: Path) -> None:
+    text = (
+        SPEC + "    resources.workers: {choice: [1, 3]}\n    training.epochs: {randint: [1, 99]}\n"
+    )
+    text = text.replace("  scheduler: asha\n", "")
+    found = json.loads(invoke(spec_file(tmp_path, text), "--dry-run", "--json").stdout)["trials"]
+    made = [trial["plan"]["index"] for trial in found if trial["plan"]]
+    assert made == [0, 1, 2, 3]  # as many as search.trials
+    assert len(found) > len(made)
+    assert all(trial["values"]["resources.workers"] == 3 for trial in found if not trial["plan"])
+    only = invoke(spec_file(tmp_path, text.replace("[1, 3]", "[3]")), "--dry-run")
+    assert only.exit_code == 2
+
+
 def test_synthetic_sets_of_every_data_set_that_may_be_drawn(tmp_path: Path) -> None:
     text = SPEC.replace("data: digits\n", "")
     text = text.replace("  scheduler", "    data: {choice: DATA}\n  scheduler")

@@ -63,6 +63,7 @@ def test_no_value_is_taken_for_a_placeholder() -> None:
     ("site", "given", "variables", "wanted"),
     [
         ({}, "b,a", {"LSB_HOSTS": "x"}, {"b": 0, "a": 1}),
+        ({}, "b, a c", {}, {"b": 0, "a": 1, "c": 2}),
         ({"hosts": ["a", "b"]}, None, {"LSB_HOSTS": "x"}, {"a": 0, "b": 1}),
         ({}, None, {"PBS_NODEFILE": "FILE"}, {"n1.site.org": 0, "n2": 2, "n3": 3, "n4": 4}),
         ({}, "FILE", {}, {"n1.site.org": 0, "n2": 2, "n3": 3, "n4": 4}),
@@ -74,7 +75,7 @@ def test_where_the_hosts_come_from(
     tmp_path: Path, site: Any, given: str | None, variables: dict[str, str], wanted: dict[str, int]
 ) -> None:
     file = tmp_path / "nodes"
-    file.write_text("# a comment\nn1.site.org\nn1.site.org\nn2 slots=4\nn3:2\n\nn4\n")
+    file.write_text("\ufeffn1.site.org\n # a comment\nn1.site.org\nn2 slots=4\nn3:2\n\nn4 #\n")
     keys, variables = (
         {name: str(file) if value == "FILE" else value for name, value in each.items()}
         for each in (site, variables)
@@ -112,11 +113,22 @@ def test_a_list_that_is_closer_to_the_user_goes_first(tmp_path: Path) -> None:
         (None, "no list of hosts"),
         ("/no/file", "No such file"),
         ("a,-oProxyCommand=x", "begin with"),
+        ("2001:db8::1,b", "IPv4"),
+        ("node[1-3]", "show hostnames"),
+        ("user@node1:22", "begin with"),
     ],
 )
 def test_a_list_that_is_none_is_refused(given: str | None, words: str) -> None:
     with pytest.raises(UserError, match=words):
         find_hosts(HostsSite(), given, {})
+
+
+@pytest.mark.parametrize("line", [b"node1,node2", b"n\xf6de1", b"2001:db8::1"])
+def test_a_line_of_a_file_that_is_no_single_host_is_refused(tmp_path: Path, line: bytes) -> None:
+    file = tmp_path / "nodes"
+    file.write_bytes(b"node0\n" + line + b"\n")
+    with pytest.raises(UserError, match="one host"):
+        find_hosts(HostsSite(), str(file), {})
 
 
 @pytest.mark.parametrize(

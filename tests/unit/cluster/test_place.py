@@ -43,6 +43,8 @@ def test_a_start_after_a_requeue_is_another_incarnation() -> None:
         ({"SLURM_GPUS_ON_NODE": ""}, 4),  # it can be empty: the site's word counts
         ({"SLURM_GPUS_ON_NODE": "", "CUDA_VISIBLE_DEVICES": "0,1,2"}, 3),
         ({"SLURM_GPUS_ON_NODE": "0"}, 0),
+        ({"SLURM_GPUS_ON_NODE": "", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 0),
+        ({"SLURM_GPUS_ON_NODE": "", "CUDA_VISIBLE_DEVICES": "GPU-1b,MIG-7a,7,-1,3"}, 3),
     ],
 )
 def test_gpus(variables: dict[str, str], gpus: int) -> None:

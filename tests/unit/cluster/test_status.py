@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from raysuite.cli.cluster import node_in_words
 from raysuite.cluster import client as client_module
 from raysuite.cluster.backend import JobState
 from raysuite.cluster.client import (
@@ -213,6 +214,8 @@ def test_states_of_a_life(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
     assert now() == ("ended", "the time limit")
     folder.forget(Stop)
     assert now()[0] == "stale"
+    assert status_of(folder).alive_count == 0  # whatever the killed head last wrote
+    assert node_in_words(status_of(folder), 0) == "gone"
     slurm_says(monkeypatch, JobState("gone", "OUT_OF_MEMORY", "OutOfMemory", ("a",)))
     assert now() == ("failed", "SLURM reports OUT_OF_MEMORY (OutOfMemory)")
     folder.write(Node(host="a", state="failed", message="no ports", incarnation="now"))

@@ -86,6 +86,8 @@ OTHER = {"amd64": "arm64", "arm64": "amd64"}[this_architecture()]
         ({"choice": Choice(arch=OTHER)}, "its own architecture"),
         ({"out": Path("/nowhere/r.sif")}, "NAME.sif in a folder"),
         ({"out": Path("/tmp/r.img")}, "NAME.sif in a folder"),
+        ({"out": Path("/tmp/r:1.sif")}, "without colons"),
+        ({"scratch": Path("/nowhere")}, "--scratch: /nowhere"),
     ],
 )
 def test_what_would_fail_late_fails_at_once(

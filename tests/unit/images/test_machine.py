@@ -67,6 +67,8 @@ def test_no_mirror_is_said_with_what_to_do(tmp_path: Path, text: str) -> None:
         debian_mirror(apt=tmp_path)
     with pytest.raises(UserError, match="be an address"):
         debian_mirror("mirror", apt=tmp_path)
+    with pytest.raises(UserError, match="a URL"):
+        debian_mirror("http://mirror.example/my debian", apt=tmp_path)
 
 
 def test_pips_variables_win_over_its_files(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_the_worst_quarter_takes_from_the_best_quarter() -> None:
         (5, 0.25, 2),
         (9, 0.25, 3),
         (10, 0.2, 2),
+        (25, 0.28, 7),
         (1, 0.25, 0),
         (3, 0.5, 1),
         (2, 0.1, 1),

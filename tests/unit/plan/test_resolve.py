@@ -212,7 +212,8 @@ def test_devices(resources: str, gpus: int, device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "count"), [(None, 3), ("0,1", 2), ("", 0), ("-1", 0), ("0,1,2,3", 3), ("GPU-a", 1)]
+    ("visible", "count"),
+    [(None, 3), ("0,1", 2), ("", 0), ("-1", 0), ("0,1,2,3", 3), ("GPU-a", 1), ("NoDevFiles", 0)],
 )
 def test_local_gpus_are_those_that_cuda_may_use(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int

@@ -13,6 +13,7 @@ from raysuite.plan.space import drawn
 from raysuite.plan.trials import (
     check_space,
     create_sweep,
+    idle_parts,
     latest_sweep,
     most_epochs,
     plans_of_space,
@@ -276,6 +277,24 @@ def test_brackets_without_a_rung_before_the_last_epoch_are_refused(
     (mistake,) = wrong(text, base)
     assert (mistake.key, mistake.line) == ("search.scheduler.brackets", 9)
     assert f"at most {most}," in mistake.message
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("scheduler: {name: asha, grace_epochs: 1}", []),
+        ("scheduler: {name: asha, grace_epochs: 2}", ["grace_epochs is 2"]),
+        ("scheduler: {name: median, grace_epochs: 5}", ["grace_epochs is 5"]),
+        ("scheduler: {name: median, min_trials: 2}", []),
+        ("scheduler: {name: median, min_trials: 3}", ["each has 2 others"]),
+        ("searcher: {name: optuna, startup_trials: 2}", []),
+        ("searcher: {name: optuna, startup_trials: 3}", ["startup_trials is 3"]),
+    ],
+)
+def test_options_that_leave_a_part_of_a_sweep_idle_are_named(part: str, words: list[str]) -> None:
+    found = document(f"search:\n  trials: 3\n  space: {{seed: {{randint: [1, 9]}}}}\n  {part}\n")
+    said = list(idle_parts(found, read_search(found)))
+    assert [word in line for word, line in zip(words, said, strict=True)] == [True] * len(words)
 
 
 def test_epochs_that_are_set_hold_for_each_block_that_is_drawn():

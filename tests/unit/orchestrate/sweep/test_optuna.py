@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
 
-from raysuite.orchestrate.sweep.optuna import OptunaAlgorithm, internal_value
+from raysuite.orchestrate.sweep.optuna import (
+    OptunaAlgorithm,
+    _suggest,
+    distribution_of,
+    internal_value,
+    spec_value,
+)
+from raysuite.plan.space import draw
 from raysuite.records.derive import Status
 from raysuite.records.sweep import TrialFigures
 from raysuite.spec.search import SearchOptions
@@ -205,7 +214,8 @@ def test_infeasible_values_are_not_suggested_again():
         ({"normal": [2.0, 0.5]}, 2.5, 0.841345),  # one standard deviation above the mean
         ({"normal": [2.0, 0.5]}, -99.0, 1e-6),
         ({"qrandn": [2.0, 0.5, 1.0]}, 99.0, 1 - 1e-6),
-        ({"quniform": [0.0, 2.0, 0.5]}, 1.49, 3),
+        ({"quniform": [0.0, 2.0, 0.5]}, 1.5, 1.5),
+        ({"qlograndint": [10, 70, 10]}, 10, 1.41421356),  # of 1 to 2, the middle in the logarithm
         ({"qrandint": [8, 64, 8]}, 24, 2),
         ({"choice": ["a", "b", "c"]}, "c", 2),
         ({"grid": ["a", "b", "c"]}, "b", 1),
@@ -219,6 +229,32 @@ def test_a_known_value_has_its_place_in_optunas_range(
     found = internal_value(search(space={"x": distribution}).space["x"], value)
     assert found == pytest.approx(expected, rel=0, abs=1e-7 if found > 0.99 else 1e-6)
     assert 0 < found < 1 or "normal" not in distribution
+
+
+@pytest.mark.parametrize(
+    ("distribution", "values", "share"),
+    [
+        ({"lograndint": [1, 8]}, {1}, 1 / 3),  # three doublings: 1, 2 and 3, 4 to 7
+        ({"qlograndint": [10, 70, 10]}, {40, 50, 60, 70}, 1 / 3),
+        ({"qlograndint": [1, 70, 10]}, {10}, 1 / 3),
+        ({"qrandint": [0, 10, 5]}, {10}, 1 / 3),
+        ({"quniform": [0.0, 1.0, 0.5]}, {1.0}, 1 / 4),
+        ({"qloguniform": [1.0, 5.0, 1.0]}, {1.0}, math.log(1.5) / math.log(5)),
+    ],
+    ids=str,
+)
+def test_values_have_the_same_probability_with_optuna_as_with_random(
+    distribution: dict[str, Any], values: set[float], share: float
+) -> None:
+    dimension = search(space={"x": distribution}).space["x"]
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    numbers = [_suggest(study.ask(), "x", distribution_of(dimension)) for _ in range(1000)]
+    found = [spec_value(dimension, number) for number in numbers]
+    drawn = [draw(dimension, random.Random(number)) for number in range(1000)]
+    for each in (found, drawn):
+        assert sum(value in values for value in each) / 1000 == pytest.approx(share, abs=0.05)
+    kept = [spec_value(dimension, internal_value(dimension, value)) for value in set(found)]
+    assert kept == list(set(found))
 
 
 def test_optuna_knows_each_trial_by_its_state_and_objective():

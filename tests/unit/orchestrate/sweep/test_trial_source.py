@@ -151,14 +151,14 @@ def test_values_that_make_no_spec_are_reported_and_left_out(tmp_path):
 
 
 def test_a_grid_continues_after_many_infeasible_values(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 2)
+    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source.MOST_LEFT_OUT", 2)
     batches = {"training.global_batch": {"grid": [33, 35, 37, 32]}}
     sweep = Sweep(tmp_path, {**batches, "resources.workers": {"grid": [2]}})
     assert sweep.begin("a") == {"training.global_batch": 32, "resources.workers": 2}
 
 
 def test_many_infeasible_draws_in_a_row_end_a_sweep(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 2)
+    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source.MOST_LEFT_OUT", 2)
     space = {"training.global_batch": {"choice": [33, 35]}, "resources.workers": {"choice": [2]}}
     sweep = Sweep(tmp_path, space, searcher="random", trials=4)
     assert sweep.source.suggest("a") == Searcher.FINISHED
@@ -169,7 +169,7 @@ def test_many_infeasible_draws_in_a_row_end_a_sweep(tmp_path, monkeypatch):
 
 
 def test_left_out_values_are_known_after_a_resumption(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 8)
+    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source.MOST_LEFT_OUT", 8)
     space = {
         "training.global_batch": {"randint": [32, 36]},
         "resources.workers": {"choice": [2]},
@@ -192,7 +192,7 @@ def test_left_out_values_are_known_after_a_resumption(tmp_path, monkeypatch):
 
 
 def test_a_sweep_that_ended_stays_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 2)
+    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source.MOST_LEFT_OUT", 2)
     space = {"training.global_batch": {"choice": [33, 35]}, "resources.workers": {"choice": [2]}}
     assert Sweep(tmp_path, space, searcher="random", trials=4).begin("a") is None
     again = Sweep(tmp_path, space, searcher="random", trials=4)
@@ -202,7 +202,7 @@ def test_a_sweep_that_ended_stays_ended(tmp_path, monkeypatch):
 
 
 def test_trials_that_the_cluster_cannot_hold_are_all_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 2)
+    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source.MOST_LEFT_OUT", 2)
     space = {"resources.workers": {"choice": [4]}}
     sweep = Sweep(tmp_path, space, searcher="random", trials=3)
     assert sweep.source.suggest("a") == Searcher.FINISHED
