@@ -479,7 +479,7 @@ def rows_latex(rows: Sequence[Row]) -> str:
         *_baselines(rows),
     )
     return _float(
-        r"\usepackage{booktabs}  \usepackage{array}",
+        r"\usepackage{booktabs}  \usepackage{array}  \usepackage[T1]{fontenc}",
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
         "Means over the repeats of each variant",
         "rows",
