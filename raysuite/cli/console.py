@@ -100,7 +100,7 @@ def print_table(
 ) -> None:
     """Print a table of texts. If stdout is a file or a pipe and the table fits, print it without
     rich, which takes a second for 1,000 rows. The output is the same."""
-    cells = [headings, *rows]
+    cells = [headings, *rows]  # `rows` can be iterated over only once
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     width = sum(widths) + 3 * len(widths) - 1
     if _as_rich_would(cells) and width <= PLAIN_WIDTH:
@@ -113,7 +113,7 @@ def print_table(
         rule = f" {'─' * (width - 2)} "
         print_text("\n".join((blank, f" {next(lines)} ", rule, *(f" {x} " for x in lines), blank)))
     else:
-        stdout().print(table(headings, rows, numbers))
+        stdout().print(table(headings, cells[1:], numbers))
 
 
 def _as_rich_would(cells: Iterable[Sequence[str]]) -> bool:
