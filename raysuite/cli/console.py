@@ -60,7 +60,13 @@ def print_json(data: Any) -> None:
         text = to_json(data, indent=2, inf_nan_mode="null").decode()
     except ValueError:  # pydantic's error for a name that is not UTF-8
         text = json.dumps(finite(data), indent=2, ensure_ascii=False)
+    if not _is_unicode():
+        text = json.dumps(json.loads(text), indent=2)
     print_text(text)
+
+
+def _is_unicode() -> bool:
+    return sys.stdout.encoding.lower().startswith("utf")
 
 
 def table(
@@ -119,7 +125,7 @@ def print_table(
 def _as_rich_would(cells: Iterable[Sequence[str]]) -> bool:
     """Whether rich would write the texts unchanged: without colours or wide characters."""
     colours = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
-    if colours or sys.stdout.isatty() or not sys.stdout.encoding.lower().startswith("utf"):
+    if colours or sys.stdout.isatty() or not _is_unicode():
         return False
     return all(text.isprintable() and max(text, default="") < "\u0300" for x in cells for text in x)
 
