@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -123,7 +123,8 @@ def terminal_sheet(sheet: Sheet, without: Collection[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     shown = [place for place, title in enumerate(sheet.header) if title not in without]
     for title in (sheet.header[place] for place in shown):
-        table.add_column(title, justify="right" if title in sheet.numbers else "left")
+        side: JustifyMethod = "right" if title in sheet.numbers else "left"
+        table.add_column(title, justify=side, overflow="fold")
     for place, cells in enumerate(sheet.cells):
         style = {"bad": "red", "dim": "yellow"}.get(sheet.styles[place]) if sheet.styles else None
         # as Text: brackets in a name are not markup
