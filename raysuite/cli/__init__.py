@@ -165,6 +165,7 @@ def load_all() -> Any:
 def command() -> NoReturn:
     """The console entry point: run `main`, then end the process."""
     code: str | int | None = 0
+    _make_streams_writable()
     try:
         main()
     except SystemExit as ended:
@@ -172,6 +173,17 @@ def command() -> NoReturn:
     if "ray" not in sys.modules or not isinstance(code, int | None):
         sys.exit(code)
     end_process(code or 0)
+
+
+def _make_streams_writable() -> None:
+    """Discard the text of a closed stream (`>&-`), and print `?` for characters that a stream's
+    encoding lacks, such as those of tables in a locale that is not UTF-8."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def main() -> None:

@@ -91,7 +91,8 @@ def recommend(
     """Rank strategies, batches and numbers of workers by predicted epoch time, and write a spec.
 
     Candidates with indistinguishable predictions share a place; several in first place are tied.
-    Networks, strategies and loaders that the calibration lacks are named instead of ranked.
+    Networks, strategies and loaders that the calibration lacks are named instead of ranked. All
+    other keys of a matrix have their first value.
 
     \b
     Examples:

@@ -28,7 +28,7 @@ from raysuite.records.names import script_name
 from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.resources import gpus_in
-from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
+from raysuite.spec.tasks import CLASSIFICATION, SCRIPT, TaskFacts
 
 NO_FACTS = DatasetFacts(train_samples=1, val_samples=0, classes=1, channels=1, image_size=1)
 """Facts for a script's data, which is unknown: each epoch has a single step."""
@@ -162,6 +162,8 @@ def resolve(
 def task_facts(spec: ExperimentSpec) -> TaskFacts:
     """The declarations of the spec's task. Raises UserError if the task cannot be imported, or if
     its declarations are incomplete."""
+    if spec.script is not None:
+        return SCRIPT
     if spec.task.classifies:
         return CLASSIFICATION
     from raysuite.tasks import facts_of

@@ -46,18 +46,22 @@
         scale.domain = scale.domain.filter((_, place) => keep[place]);
       }
     }
+    const labelWidth = Math.min(280, Math.max(0.4 * width, width - 320));
+    const legendWidth = width - (plot.label_px ? labelWidth : 60);  // it begins at the y axis
+    const entryWidth = 6.6 * plot.longest + 44;
     if (spec.spec) {
       spec.columns = Math.max(1, Math.min(plot.columns, panels.size, Math.floor(width / 240)));
       unit.width = width / spec.columns - 74;
       spec.facet.header.labelLimit = width / spec.columns - 30;
     } else {
-      spec.width = width;
+      const fits = entryWidth <= legendWidth;  // if not, a wider plot is shown smaller, not cut
+      spec.width = fits ? width : legendWidth;
       if (plot.label_px) spec.height = plot.label_px * new Set(values.map((point) => point.y)).size;
-      spec.autosize = {type: "fit-x", contains: "padding"};
+      if (fits) spec.autosize = {type: "fit-x", contains: "padding"};
     }
     spec.params = [
-      {name: "legendColumns", value: Math.max(1, Math.floor(width / (6.6 * plot.longest + 44)))},
-      {name: "labelWidth", value: Math.min(280, Math.max(0.4 * width, width - 320))},
+      {name: "legendColumns", value: Math.max(1, Math.floor(legendWidth / entryWidth))},
+      {name: "labelWidth", value: labelWidth},
     ];
     views[name] = await vegaEmbed(div, {...spec, config, data: {values}},
       {actions: false, renderer: "svg", ast: true, logLevel: 1, tooltip: {theme: "page", offsetX: 12, offsetY: 12}});

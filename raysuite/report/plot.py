@@ -40,6 +40,9 @@ MOST_BANDS = 6
 PAPER_PX = 480
 """Width in pixels of a picture with one panel: 5 inches, for a column of a paper."""
 
+LONGEST_NAME_PX = 420
+"""Width in pixels from which a name in a legend, or at a bar of a picture, is cut."""
+
 
 class Style(NamedTuple):
     color: str
@@ -92,7 +95,7 @@ class Plot:
             "config": CONFIG,
             "params": [
                 {"name": "legendColumns", "value": self.legend_columns(width)},
-                {"name": "labelWidth", "value": 240},
+                {"name": "labelWidth", "value": LONGEST_NAME_PX},
             ],
             "data": {"values": [point for trace in self.traces for point in points(trace)]},
         }
@@ -356,7 +359,7 @@ CONFIG: dict[str, Any] = {
     "legend": {
         "orient": "bottom",
         "labelColor": "currentColor",
-        "labelLimit": 420,
+        "labelLimit": LONGEST_NAME_PX,
         "labelFontSize": 11,
         "symbolStrokeWidth": 2,
         "symbolOpacity": 1,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -124,7 +124,8 @@ def terminal_sheet(sheet: Sheet, without: Collection[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     shown = [place for place, title in enumerate(sheet.header) if title not in without]
     for title in (sheet.header[place] for place in shown):
-        table.add_column(title, justify="right" if title in sheet.numbers else "left")
+        side: JustifyMethod = "right" if title in sheet.numbers else "left"
+        table.add_column(title, justify=side, overflow="fold")
     for place, cells in enumerate(sheet.cells):
         style = {"bad": "red", "dim": "yellow"}.get(sheet.styles[place]) if sheet.styles else None
         # as Text: brackets in a name are not markup
@@ -480,7 +481,7 @@ def rows_latex(rows: Sequence[Row]) -> str:
         *_baselines(rows),
     )
     return _float(
-        r"\usepackage{booktabs}  \usepackage{array}",
+        r"\usepackage{booktabs}  \usepackage{array}  \usepackage[T1]{fontenc}",
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
         "Means over the repeats of each variant",
         "rows",

@@ -137,3 +137,5 @@ CLASSIFICATION = TaskFacts(
     primary="accuracy",
 )
 """The task of plans that name no task."""
+SCRIPT = CLASSIFICATION.model_copy(update={"name": "script", "unit": "samples"})
+"""The task of a training script's plan: its samples are counted, its metrics are unknown."""

@@ -66,7 +66,9 @@ class SyncSummary:
             return ""
         if self.address.startswith(("http://", "https://")):
             return f"{self.address.rstrip('/')}/{self.page}"
-        return "`raysuite ui` opens the table of these runs"
+        other = self.address != without_password(tracking_address())
+        store = f"MLFLOW_TRACKING_URI={self.address} " if other else ""
+        return f"`{store}raysuite ui` opens the table of these runs"
 
     def __str__(self) -> str:
         if self.ok:

@@ -61,6 +61,11 @@ MIDDLE = """(div, marks) => {
 }"""
 
 
+CUT = """() => [...document.querySelectorAll(".plot svg text")].filter((text) => {
+  const [own, drawing] = [text, text.closest("svg")].map((each) => each.getBoundingClientRect());
+  return own.width && (own.left < drawing.left - 1 || own.right > drawing.right + 1);
+}).map((text) => text.textContent)"""
+"""Texts that reach beyond their drawing, where a browser does not show them."""
 TALLEST_ROW = """(() => {
   document.querySelectorAll("details").forEach((each) => { each.open = true; });
   const rows = [...document.querySelectorAll("tr")];
@@ -175,6 +180,19 @@ def test_every_plot_is_drawn_without_a_network(browser, tmp_path, width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(TALLEST_ROW) < 150
     assert_every_point_answers(page)
+
+
+def test_long_names_and_messages_are_whole_on_a_phone(browser, tmp_path):
+    spec = DEMO.replace("workers: 2", "workers: 1").replace(
+        "  loader:",
+        "  resources.workers: [1, 2, 4]\n  optimizer.lr_reference_batch: [64]\n  loader:",
+    )
+    spec = spec.replace("[ddp,", "[{name: deepspeed, zero_stage: 3, offload: optimizer},")
+    long = RunFailed(run_id="", reason="error", message="no " + "x" * 200)
+    build(write_results(tmp_path, spec=spec, fails={0: long}), pictures=False)
+    page, complaints = open_page(browser, tmp_path / "report.html", 360)
+    assert page.evaluate(CUT) == complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_a_logarithmic_axis_and_a_pointer(browser, tmp_path):

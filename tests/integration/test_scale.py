@@ -148,7 +148,7 @@ def test_the_guides_script_scales_as_it_is(tmp_path: Path) -> None:
     assert [one["gate"], two["gate"]] == ["not needed", "passed"]
     assert [one["global_batch"], two["global_batch"]] == [16, 16]
     assert two["baseline"] == one["name"]
-    rate = [row["throughput_images_per_s"]["mean"] for row in (one, two)]
+    rate = [row["throughput_samples_per_s"]["mean"] for row in (one, two)]
     assert two["speed_up"]["value"] == pytest.approx(rate[1] / rate[0])
     assert two["scaling"] == "strong"
     assert min(row["share_communication"]["mean"] for row in (one, two)) > 0
@@ -325,7 +325,7 @@ def test_a_rank_that_hangs_ends_its_run_and_no_other(tmp_path: Path) -> None:
     words = ["--workers", "1,2", "--repeats", 1, "--stall", 60, "--warmup-steps", 2]
     found = scaled(tmp_path / "results", *words, "--", script)
     assert found["code"] == 1
-    assert [row["throughput_images_per_s"]["n"] for row in found["rows"]] == [1, 0]
+    assert [row["throughput_samples_per_s"]["n"] for row in found["rows"]] == [1, 0]
     (reason,) = [run["reason"] for run in found["runs"] if run["status"] == "failed"]
     assert "no rank took a step for 60 s (steps so far: rank 0: 3, rank 1: 3)" in reason
     assert not left(marker)

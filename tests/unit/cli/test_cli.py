@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -150,6 +151,27 @@ def test_light_verbs_load_nothing_heavy(arguments: list[str]) -> None:
     )
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("redirected", "written"),
+    [("", b"ddp ? native"), ("--json", b'"description": "\\u00b7"'), (">&-", b"")],
+)
+def test_a_verb_prints_to_a_closed_stream_and_in_an_encoding_of_few_characters(
+    redirected: str, written: bytes
+) -> None:
+    words = f"-m raysuite plan {QUICKSTART} description=· {redirected}"
+    found = subprocess.run(
+        f"{sys.executable} {words}",
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        shell=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert written in found.stdout
 
 
 @pytest.mark.integration

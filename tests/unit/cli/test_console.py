@@ -54,9 +54,12 @@ def test_a_table_is_rich_s_where_rich_would_write_other_characters(
     monkeypatch.setenv(where, "1")
     monkeypatch.setattr(stream, "isatty", lambda: where == "isatty")
     monkeypatch.setattr(sys, "stdout", stream)
-    print_table(["run"], [["1"]])
+    print_table(["run"], ([text] for text in ["1st", "2nd"]))
     stream.seek(0)
-    assert ("\x1b[1mrun\x1b[0m" in stream.read()) == (where != "ascii")
+    written = stream.read()
+    assert ("\x1b[1mrun\x1b[0m" in written) == (where != "ascii")
+    assert "1st" in written
+    assert "2nd" in written
 
 
 @pytest.mark.parametrize("text", ["", "a line", "word " * 60])

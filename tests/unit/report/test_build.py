@@ -182,6 +182,13 @@ def test_terminal_table(tmp_path, width):
     assert "…" not in shown
 
 
+def test_nothing_is_cut_on_a_terminal_of_40_columns(tmp_path):
+    rows = collect(write_results(tmp_path, repeats=2)).rows
+    console = Console(width=40, record=True, file=io.StringIO())
+    console.print(terminal_table(rows, 40))
+    assert "…" not in console.export_text()
+
+
 @pytest.mark.parametrize(("width", "bare"), [(80, True), (130, False)])
 def test_a_narrow_terminal_keeps_the_intervals_or_names_them(tmp_path, width, bare):
     table = terminal_table(collect(write_results(tmp_path, repeats=3)).rows, width)

@@ -68,6 +68,13 @@ def test_every_line_has_every_column(tmp_path):
         assert all(command in written for command in (r"\toprule", r"\caption{", r"\label{tab:"))
 
 
+def test_a_table_names_the_fonts_that_quotes_need(tmp_path):
+    rows = make_rows(results_figures(write_results(tmp_path)))
+    for written in (rows_latex(rows), latex(rows_sheet(rows))):
+        assert r"\usepackage[T1]{fontenc}" in written.splitlines()[0]
+    assert latex_text('"') == r"\textquotedbl{}"  # which only T1 fonts have
+
+
 def test_notes_name_baseline_repeats_and_intervals(tmp_path):
     rows = make_rows(results_figures(write_results(tmp_path, repeats=2)), "ddp · native · 1 worker")
     written = rows_latex(rows)

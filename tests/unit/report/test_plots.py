@@ -16,7 +16,18 @@ from raysuite.records import Row, RunFigures, Slot, StagesMeasured, make_rows, r
 from raysuite.records.statistics import accuracy, summarize
 from raysuite.report import Report, builders, collect, plots
 from raysuite.report.builders import Drawing
-from raysuite.report.plot import COLORS, SHADES, Plot, Style, line, pictures, points, quantity
+from raysuite.report.plot import (
+    COLORS,
+    SHADES,
+    Plot,
+    Style,
+    bars,
+    labels,
+    line,
+    pictures,
+    points,
+    quantity,
+)
 from raysuite.spec.schedules import Schedule, timeline
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_studies import ALL, write_study
@@ -476,6 +487,14 @@ def test_markup_in_names_stays_text():
     assert {name, "語"} <= set(texts(made[".svg"]))
     width = Image.open(io.BytesIO(made[".png"])).width
     assert width == pytest.approx(2 * 480, rel=0.1)  # a column of a paper
+
+
+def test_a_picture_has_the_whole_names_of_bars():
+    ends = ("native", "dali")
+    names = [f"deepspeed(zero_stage=3, offload=optimizer) · {loader}" for loader in ends]
+    made = {"kind": "bar", "color": "#000000", "x": [1.0, 2.0], "y": names}
+    plot = Plot("p", "t", "", "", [made], bars(offset=False), quantity("x"), labels(names))
+    assert {*names} <= {*texts(pictures(plot)[".svg"])}
 
 
 @pytest.mark.parametrize(("most", "places"), [(0, 100), (25, 25), (30, 25)])

@@ -12,7 +12,8 @@ from raysuite.plan import make_plans
 from raysuite.records import Journal, Results, RunStarted, make_rows, results_figures
 from raysuite.records.script_records import RankLog, script_records, steps_of
 from raysuite.report.build import collect
-from raysuite.report.tables import Sheet
+from raysuite.report.raw_data import row_data
+from raysuite.report.tables import Sheet, rows_sheet
 from raysuite.spec import parse_document
 from raysuite.track.entries import run_points, run_tags
 from tests.fake_results import ENVIRONMENT
@@ -64,6 +65,12 @@ def sheets(results: Results) -> dict[str, Sheet]:
 
 def cells(sheet: Sheet) -> list[dict[str, Any]]:
     return [dict(zip(sheet.header, line, strict=True)) for line in sheet.cells]
+
+
+def test_the_throughput_of_a_script_is_in_samples(results: Results) -> None:
+    rows = collect(results).rows
+    assert "Samples/s" in rows_sheet(rows).header
+    assert row_data(rows[0])["throughput_samples_per_s"]["mean"] == 8  # of a step of 1 s
 
 
 def test_each_node_has_its_start_and_the_energy_or_why_there_is_none(results: Results) -> None:

@@ -63,10 +63,13 @@ def test_there_is_nothing_to_wait_for(
     wait_while_starting(URL)
 
 
-def test_a_sync_leads_to_the_table_of_what_it_wrote() -> None:
+def test_a_sync_leads_to_the_table_of_what_it_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     done = SyncSummary("http://mlflow:5000/", "x", 2, page="#/experiments/1/runs")
     assert str(done).splitlines()[-1] == "http://mlflow:5000/#/experiments/1/runs"
-    assert "raysuite ui" in str(replace(done, address="sqlite:///mlflow.db"))
+    here, there = (replace(done, address=f"sqlite:////{name}.db") for name in ("here", "there"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", here.address)
+    assert here.shown.startswith("`raysuite ui`")
+    assert there.shown.startswith("`MLFLOW_TRACKING_URI=sqlite:////there.db raysuite ui`")
     assert "#" not in str(replace(done, error="no answer"))
     assert str(replace(done, page="")).count("\n") == 0
 
