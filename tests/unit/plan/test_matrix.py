@@ -66,6 +66,13 @@ def test_a_block_and_a_key_in_it_in_either_order(order: int) -> None:
     assert found == {(1, False), (2, False), (1, True), (2, True)}
 
 
+def test_a_run_has_no_scale_and_the_synthetic_version_of_its_own_data_set_alone() -> None:
+    text = "scales: {small: {training.epochs: 1}}\nmatrix: {data: [digits, {name: mnist, root: x}]}"
+    found = expand(document(f"{text}\nsynthetic_data: {{mnist: {{images: 9}}, cifar10: {{}}}}"))
+    assert [sorted(spec.synthetic_data) for _, spec in found] == [[], ["mnist"]]
+    assert [spec.scales for _, spec in found] == [{}, {}]
+
+
 def test_keys_of_your_own_below_options() -> None:
     specs = [spec for _, spec in expand(document("matrix: {model.options.width.deep: [1, 2]}"))]
     assert [spec.model.options for spec in specs] == [
