@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -51,7 +52,10 @@ def test_keys_of_one_line_change_together() -> None:
 
 def test_values_reach_the_specs() -> None:
     text = "strategy: ddp\nmatrix: {strategy.bucket_mb: [1, 25], model.options: [{a: {b: 1}}]}"
-    specs = [spec for _, spec in expand(document(text))]
+    doc = document(text)
+    before = deepcopy(doc.data)
+    specs = [spec for _, spec in expand(doc)]
+    assert doc.data == before
     assert [spec.strategy.bucket_mb for spec in specs] == [1, 25]  # type: ignore[union-attr]
     assert specs[0].model.options == {"a": {"b": 1}}
     assert specs[0].matrix == {}

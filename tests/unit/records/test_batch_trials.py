@@ -76,8 +76,8 @@ def test_a_size_that_fits_only_alone_does_not_fit() -> None:
     """Its memory is that of all trials, as no full step ended."""
     (found,) = size_figures(
         [
-            tried(16, peak_bytes=[7], limit_bytes=[8]),
-            tried(16, "together", fits=False, peak_bytes=[9], limit_bytes=[6], message="first"),
+            tried(16, peak_bytes=[9], limit_bytes=[6]),
+            tried(16, "together", fits=False, peak_bytes=[7], limit_bytes=[8], message="first"),
             tried(16, "together", fits=False, message="second"),
         ]
     )
