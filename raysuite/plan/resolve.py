@@ -278,8 +278,6 @@ def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
     accumulate = next(rounds, None)
     if accumulate is None:
         return None
-    own = spec.strategy.own_accumulation is not None
-    key = spec.strategy.own_accumulation_key if own else "training.accumulate"
     changed = with_keys(
         spec,
         {
@@ -288,9 +286,8 @@ def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
             "resources.elastic_of": spec.resources.elastic_of or plan.workers,
             "training.global_batch": batch,
             "training.batch_per_worker": None,
-            "training.accumulate": 1,
-            key: accumulate,
+            "training.accumulate": accumulate,
         },
     )
-    assert accumulation(changed) == accumulate
+    assert accumulation(changed) == accumulate, "no elastic strategy sets it itself"
     return changed

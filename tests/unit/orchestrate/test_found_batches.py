@@ -134,6 +134,7 @@ def test_one_search_serves_those_alike() -> None:
         "model.options.width: [16, 32]",
         "strategy.bucket_mb: [1, 25]",
         "resources.cpus_per_worker: [1, 2]",
+        "training.accumulate: [auto, {auto: largest, at_most: 6}]",
     ],
 )
 def test_what_changes_memory_or_speed_has_a_search_of_its_own(line: str) -> None:
@@ -142,6 +143,13 @@ def test_what_changes_memory_or_speed_has_a_search_of_its_own(line: str) -> None
     task = one.spec.task.model_copy(update={"name": "my:Task"})
     of_another = one.model_copy(update={"spec": one.spec.model_copy(update={"task": task})})
     assert same_search(one) != same_search(of_another)
+    assert same_search(one) != same_search(one.model_copy(update={"device": "gpu"}))
+    weak = SPEC.replace("global_batch: 24, accumulate: auto", "batch_per_worker: AUTO")
+    few, many = (
+        plans(spec=weak.replace("AUTO", f"{{auto: largest, at_most: {most}}}"))[0]
+        for most in (4, 8)
+    )
+    assert same_search(few) != same_search(many)
 
 
 def test_a_run_that_is_made_again_keeps_how_its_batch_was_found(tmp_path: Path) -> None:

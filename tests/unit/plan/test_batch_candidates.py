@@ -105,6 +105,15 @@ def test_a_pipeline_is_cut_as_its_schedule_allows() -> None:
     assert found("micro_batches: {auto: fastest, at_most: 4}") == (1, 2, 3, 4)
 
 
+def test_copies_of_a_pipeline_share_the_batch() -> None:
+    pipeline = "strategy: {name: pipeline, micro_batches: auto}"
+    of = {"strategy: ddp": pipeline, "workers: 2": "workers: 4"}
+    wish = plan_of("global_batch: 24", of=of)
+    assert (wish.replicas, sizes_of(wish).sizes) == (2, (1, 2, 3, 4, 6, 12))
+    made = decided(wish, 3)
+    assert (made.micro_batch, made.accumulate, made.global_batch) == (3, 4, 24)
+
+
 def test_a_batch_that_was_given_is_searched_for_the_fastest() -> None:
     plan = opened(plan_of("global_batch: 24"), None, None)
     training = plan.spec.training

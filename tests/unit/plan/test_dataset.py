@@ -347,6 +347,35 @@ def test_a_set_is_looked_at_anew_where_what_its_counts_depend_on_differs(tmp_pat
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "image_folder"},
+        {"format": "tfrecord"},
+        {"path": "y"},
+        {"root": "y"},
+        {"classes": 3},
+        {"features": DataOptions(name="mnist").features.model_copy(update={"train": "a*"})},
+        {"bad_samples": "skip"},
+        {"options": {"a": 1}},
+        {"sequence": 7},
+        {"augment": "none"},
+        {},
+    ],
+)
+def test_counts_are_those_of_the_very_set(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A matrix may hold several sets; for the last one, samples as they are are counted."""
+    for count in ("count", "count_tensors"):
+        monkeypatch.setattr(formats, count, lambda data: object())
+    seen, data = Datasets(), DataOptions(name="mnist", path="x")
+    found = seen.look(data)
+    other = data.model_copy(update=change)
+    assert seen.look(other, tensors=not change) is not found
+    assert seen.look(data) is found
+
+
+@pytest.mark.parametrize(
     ("options", "folder"),
     [
         ({"name": "image_folder", "path": "~/images", "image_size": 8}, "/home/ada/images"),

@@ -88,7 +88,9 @@ def test_devices_and_counts_of_a_data_set_are_told_apart() -> None:
     plan = plan_of()
     gpu = plan.model_copy(update={"device": "gpu"})
     larger = plan.model_copy(update={"dataset": plan_of(data_image_size=16).dataset})
-    assert distinct([plan, gpu, larger, plan]) == [plan, gpu, larger]
+    task = plan.spec.task.model_copy(update={"name": "my:Task"})
+    other = with_blocks(plan, task=task)
+    assert distinct([plan, gpu, larger, other, plan]) == [plan, gpu, larger, other]
 
 
 def test_a_network_that_cannot_be_imported_is_a_mistake_of_its_name() -> None:

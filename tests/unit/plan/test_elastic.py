@@ -55,6 +55,16 @@ def test_none_where_nothing_fits() -> None:
     assert smaller(fixed, 2, 0, 7) is None, "DDP cannot accumulate in a static graph"
 
 
+def test_it_stays_on_gpus_and_takes_no_more_workers_than_there_are() -> None:
+    text = f"{SPEC}strategy: ddp\ntraining: {{epochs: 1, global_batch: 120}}\n"
+    (plan, *_) = make_plans(parse_document(text.replace("2, 4", "4"), "x.yaml"), gpus=4)
+    found = smaller(plan, 3, 2, 7)
+    assert found is not None
+    assert (plan.device, found.device, found.workers) == ("gpu", "gpu", 2)
+    assert smaller(plan, 3, 0, 7) is None
+    assert found.label == {"resources.workers": 2, "resources.elastic_of": 4}
+
+
 def test_its_figures_are_its_own() -> None:
     batch = "strategy: ddp\ntraining: {epochs: 1, global_batch: 120}\n"
     two, four = full(batch, 2), full(batch, 4)

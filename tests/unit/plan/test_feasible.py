@@ -77,6 +77,11 @@ DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
             "global_batch: 6",
             *("training.global_batch", "give 8"),
         ),
+        (
+            "strategy: {name: pipeline, micro_batches: 4}\nresources: {workers: 4}",
+            "global_batch: 13",
+            *("training.global_batch", "13, which 2 copies of the pipeline x 4 micro-batches"),
+        ),
         (f"{ZERO}0, offload: optimizer}}", "", "strategy.offload", "zero_stage 1 or more"),
         (f"{ZERO}2, offload: parameters}}", "", "strategy.offload", "zero_stage 3 or more"),
         (f"optimizer: lars\n{ZERO}1}}", "", "optimizer.name", "whole weight tensor"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -51,7 +52,10 @@ def test_keys_of_one_line_change_together() -> None:
 
 def test_values_reach_the_specs() -> None:
     text = "strategy: ddp\nmatrix: {strategy.bucket_mb: [1, 25], model.options: [{a: {b: 1}}]}"
-    specs = [spec for _, spec in expand(document(text))]
+    doc = document(text)
+    before = deepcopy(doc.data)
+    specs = [spec for _, spec in expand(doc)]
+    assert doc.data == before
     assert [spec.strategy.bucket_mb for spec in specs] == [1, 25]  # type: ignore[union-attr]
     assert specs[0].model.options == {"a": {"b": 1}}
     assert specs[0].matrix == {}
@@ -64,6 +68,13 @@ def test_a_block_and_a_key_in_it_in_either_order(order: int) -> None:
     specs = [spec.strategy for _, spec in expand(document(text))]
     found = {(s.bucket_mb, s.static_graph) for s in specs}  # type: ignore[union-attr]
     assert found == {(1, False), (2, False), (1, True), (2, True)}
+
+
+def test_a_run_has_no_scale_and_the_synthetic_version_of_its_own_data_set_alone() -> None:
+    text = "scales: {small: {training.epochs: 1}}\nmatrix: {data: [digits, {name: mnist, root: x}]}"
+    found = expand(document(f"{text}\nsynthetic_data: {{mnist: {{images: 9}}, cifar10: {{}}}}"))
+    assert [sorted(spec.synthetic_data) for _, spec in found] == [[], ["mnist"]]
+    assert [spec.scales for _, spec in found] == [{}, {}]
 
 
 def test_keys_of_your_own_below_options() -> None:

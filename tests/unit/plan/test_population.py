@@ -106,6 +106,13 @@ def test_each_of_the_best_is_taken_from_alike_and_anew_by_each_trial_and_epoch()
     assert len(rates) > 100  # the resampled ones, of a quarter of 800
 
 
+def test_values_depend_on_the_seed_of_the_sweep() -> None:
+    stand = population(0.1, 0.9)
+    asked = [search(resample=1.0).model_copy(update={"seed": seed}) for seed in (0, 0, 1)]
+    same, again, other = (judge(each, stand, 2)[-1].values for each in asked)
+    assert same == again != other
+
+
 def test_who_diverged_is_the_worst() -> None:
     turns = judge(search(), population(-math.inf, 0.1, 0.2, 0.3), 2)
     assert turns[-1].trial.number == 0
@@ -199,6 +206,14 @@ def test_a_value_nearby_is_one_that_could_be_drawn(
 def test_a_normal_distribution_has_no_bounds() -> None:
     found = perturbed(Dimension(normal=[0.0, 1.0]), 3.0, (2.0,), random.Random(0))
     assert found == 6.0
+    steps = Dimension(qrandn=[0.0, 1.0, 0.25])
+    assert perturbed(steps, 1.0, (1.2,), random.Random(0)) == 1.25
+
+
+def test_a_value_that_is_not_listed_is_drawn_and_one_listed_alone_stays() -> None:
+    listed, chance = Dimension(choice=["a", "b"]), random.Random(0)
+    assert {perturbed(listed, "gone", (1.2,), chance) for _ in range(20)} == {"a", "b"}
+    assert perturbed(Dimension(choice=["a"]), "a", (1.2,), chance) == "a"
 
 
 def test_the_plan_of_a_trial_that_changed_is_the_same_run() -> None:

@@ -267,12 +267,36 @@ def test_runs_that_can_share_workers_stand_together() -> None:
             "strategy: {name: horovod, cycle_time_ms: 2, fusion_threshold_mb: 1}\nrepeats: 2\n",
             [1, 1],
         ),
+        ("strategy: jax\nresources: {device: cpu}\nrepeats: 2\n", [1, 1]),
         ("strategy: {name: deepspeed, zero_stage: 3}\nrepeats: 2\n", [2]),
         ("strategy: {name: deepspeed, zero_stage: 2}\nrepeats: 2\n", [2]),
     ],
 )
 def test_groups(text: str, expected: list[int]) -> None:
     assert sizes(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", [3]),
+        ("measure: {profile: torch}\n", [3]),
+        ("resources: {fresh_workers: true}\n", [1, 1, 1]),
+    ],
+)
+def test_runs_of_a_script_have_processes_of_their_own_and_share_a_group(
+    more: str, expected: list[int]
+) -> None:
+    text = f"name: a\nscript: {{command: '-m a.module'}}\nrepeats: 3\n{more}"
+    found = groups(make_plans(parse_document(text, "x.yaml"), 0))
+    assert [len(group) for group in found] == expected
+
+
+def test_samples_that_are_no_images_are_contiguous_on_gpus_in_16_bits() -> None:
+    text = "name: a\nmodel: 'my:Net'\ndata: {name: 'tests.task_sets:numbers'}\ntask: regression\n"
+    training = "training: {epochs: 1, global_batch: 8, precision: bf16}\n"
+    (plan,) = make_plans(parse_document(text + training, "x.yaml"), gpus=1)
+    assert (plan.device, plan.memory_format) == ("gpu", "contiguous")
 
 
 KINDS = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,17 @@ def test_tokens_are_what_is_computed_and_read_of_text(tmp_path: Path) -> None:
     (plan,) = make_plans(Document(data, "spec.yaml"), gpus=0)
     assert step_of(plan, None, 8.0, FAST).seconds == pytest.approx(128)
     assert step_of(plan, None, 8.0, FAST, storage=1.0).seconds == pytest.approx(1024)
+
+
+def test_layers_are_counted_for_each_precision_and_data_set() -> None:
+    """A stage sends 8 channels of 4 x 4 values of 4 or 2 bytes; the first convolution of a ResNet
+    has 16 channels of 8 x 8 or 16 x 16 values."""
+    plan, short = plan_of(GPIPE), plan_of(GPIPE, precision="bf16")
+    resnet = plan_of(model="resnet20")
+    larger = resnet.model_copy(update={"dataset": replace(resnet.dataset, image_size=16)})
+    plans = (plan, short, plan, resnet, larger)
+    found = [_layers(each, 1.0, None)[0].output_bytes / 32 for each in plans]
+    assert found == [512, 256, 512, 4096, 16_384]
 
 
 def test_the_output_of_a_stage_is_sent_both_ways() -> None:

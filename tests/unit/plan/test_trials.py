@@ -11,6 +11,7 @@ from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.space import drawn
 from raysuite.plan.trials import (
+    check_retry,
     check_space,
     create_sweep,
     idle_parts,
@@ -302,3 +303,42 @@ def test_epochs_that_are_set_hold_for_each_block_that_is_drawn():
     set_key(found, "training.epochs", 30)
     found.overrides["training.epochs"] = 30
     assert most_epochs(found, read_search(found)) == 30
+
+
+PBT = """\
+search:
+  trials: 8
+  space: {optimizer.lr: {loguniform: [0.01, 1.0]}}
+  scheduler: {name: pbt, interval_epochs: 1}
+"""
+GRID = "search: {searcher: grid, space: {seed: {grid: [1, 2]}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("began", "wanted", "words"),
+    [
+        (SEARCH, "7", "search.trials=7 was given, and this sweep has 8"),
+        (SEARCH, "8", "search.trials=8 was given, and this sweep has 8"),
+        (SEARCH, "9", ""),
+        (PBT, "9", "of a population"),
+        (GRID, "9", "the trials of a grid"),
+        (SEARCH, "", "search.trials=None was given"),
+    ],
+)
+def test_more_trials_are_for_sweeps_that_draw_them(began: str, wanted: str, words: str) -> None:
+    found = document(began)
+    other = document(SEARCH.replace("trials: 8", f"trials: {wanted}") if wanted else GRID)
+    if not words:
+        set_more_trials(found, other)
+        assert read_search(found).trials == 9
+        return
+    before = read_search(found)
+    with pytest.raises(UserError, match=words):
+        set_more_trials(found, other)
+    assert read_search(found) == before
+
+
+def test_failed_trials_of_a_population_are_not_repeated() -> None:
+    check_retry(document())
+    with pytest.raises(UserError, match="leave it out"):
+        check_retry(document(PBT))

@@ -120,6 +120,7 @@ def test_the_report_tells_it_and_equals_the_oracle(tmp_path: Path) -> None:
     journal = results.journal_file(third["run_id"])
     lines = [json.loads(line) for line in journal.read_text("utf-8").splitlines()]
     lines[3] |= {"attempts": 2, "seconds": 1000.0}
+    lines[0]["environment"]["hostname"] = "another"
     lines[0]["plan"]["peak_lr"] = 7.0  # as of a trial that has taken another's values since
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     runs = results_figures(results)
@@ -127,6 +128,8 @@ def test_the_report_tells_it_and_equals_the_oracle(tmp_path: Path) -> None:
     shared = [run.plan is run.started.plan for run in runs if run.started]  # in memory once
     assert shared == [run.run_id != third["run_id"] for run in runs if run.started]
     assert begun[2].plan == {**third, "peak_lr": 7.0}
+    hosts = [each.environment["hostname"] for each in begun[1:4]]
+    assert hosts == ["made-up-host", "another", "made-up-host"]
     assert {id(each.environment["cpu"]) for each in begun} == {id(begun[0].environment["cpu"])}
     rows = make_rows(runs)
     assert [row.status for row in rows[:3]] == ["stopped", "stopped", "finished"]
@@ -165,3 +168,6 @@ class TestEnergy:
 
     def test_other_hosts_are_not_added_up(self) -> None:
         assert joined([(self.use(1.0), 1.0), (self.use(1.0, "other"), 1.0)]) is None
+        elsewhere = self.use(1.0).model_copy(update={"devices": ["d", "f"]})
+        assert joined([(self.use(1.0), 1.0), (elsewhere, 1.0)]) is None
+        assert joined([]) is None

@@ -39,6 +39,19 @@ def test_half_a_line_counts_once_it_is_whole(tmp_path: Path) -> None:
     assert file.read() == [tried(2)]
 
 
+def test_a_size_whose_result_is_damaged_is_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "tried.jsonl"
+    file = TriedFile(path)
+    file.end(tried(2))
+    file.begin("alone", 4)
+    file.end(tried(4))
+    path.write_bytes(path.read_bytes().replace(b'"micro_batch":4', b'"micro_batch":5'))
+    assert file.read() == file.ended() == [tried(2)]
+    file.begin("alone", 4)
+    file.end(tried(4))
+    assert file.read() == [tried(2), tried(4)]
+
+
 def test_figures_of_each_size() -> None:
     found = size_figures(
         [
@@ -57,6 +70,19 @@ def test_figures_of_each_size() -> None:
     assert found[1].images_per_second.values == (20.0, 30.0)
     assert found[0].images_per_second is None
     assert found[2].message == "out of memory on rank 1"
+
+
+def test_a_size_that_fits_only_alone_does_not_fit() -> None:
+    """Its memory is that of all trials, as no full step ended."""
+    (found,) = size_figures(
+        [
+            tried(16, peak_bytes=[9], limit_bytes=[6]),
+            tried(16, "together", fits=False, peak_bytes=[7], limit_bytes=[8], message="first"),
+            tried(16, "together", fits=False, message="second"),
+        ]
+    )
+    assert (found.fits, found.message) == (False, "first")
+    assert (found.peak_bytes, found.limit_bytes) == (9, 6)
 
 
 def test_a_choice_that_noise_forbids_is_told() -> None:
@@ -87,3 +113,10 @@ def test_the_record_comes_back_from_a_journal_and_tells_itself(tmp_path: Path) -
     )
     assert record.tried[0].words == "a micro-batch of 16 fits (1.0 GiB of 2.0 GiB)"
     assert record.tried[1].words == "a micro-batch of 16 fits, 1,234 samples/s"
+    bytes_ = {"peak_bytes": [2**30, 3 * 2**29], "limit_bytes": [2**33, 2**31]}
+    assert tried(8, **bytes_).words == "a micro-batch of 8 fits (1.5 GiB of 2.0 GiB)"
+    over = tried(8, fits=False, message="rank 1 is full", **bytes_)
+    assert over.words == "a micro-batch of 8 does not fit: rank 1 is full"
+    once = record.model_copy(update={"accumulate": 1, "bound": "samples"})
+    assert once.words.startswith("micro-batch 16 on each worker, a global batch of 96")
+    assert once.words.endswith("(largest: the training set holds no more)")

@@ -42,6 +42,8 @@ def test_of_many_classes_the_sums_are_kept() -> None:
     found = class_figures([str(each) for each in range(101)], np.eye(101, dtype=int).tolist())
     assert found.confusion is None
     assert found.recall == [1.0] * 101
+    least = class_figures([str(each) for each in range(100)], np.eye(100, dtype=int).tolist())
+    assert least.confusion is not None
 
 
 def test_mlflow_gets_each_class() -> None:

@@ -9,23 +9,29 @@ import pytest
 from raysuite.plan import make_plans
 from raysuite.plan.run_plan import RunPlan
 from raysuite.records import (
+    GateVerdict,
     Journal,
     Record,
+    RunCosts,
     RunFailed,
     RunFinished,
+    RunJudged,
     RunPruned,
     RunStarted,
+    RunStopped,
     SamplesSkipped,
     TimeShares,
     read_journal,
     run_figures,
 )
 from raysuite.records.batch_trials import BatchFound
-from raysuite.records.derive import RunFigures, run_shares
+from raysuite.records.derive import RunFigures, current, run_shares
 from raysuite.records.names import run_name
+from raysuite.records.power import PowerUse
 from raysuite.records.schema import ScriptMeasured, StagesMeasured
 from raysuite.spec import parse_document
 from raysuite.spec.tasks import CLASSIFICATION
+from tests.fake_batches import batch_found
 from tests.fake_results import ENVIRONMENT, TWELVE_ROWS, epoch, run_records, verdict
 
 
@@ -88,6 +94,41 @@ def test_of_an_epoch_recorded_twice_the_latest_counts():
     assert found.best_primary == max(e.val_accuracy for e in found.epochs)
 
 
+WRITTEN_AGAIN = (
+    *(RunFinished, RunFailed, RunPruned, RunStopped, SamplesSkipped),
+    *(StagesMeasured, TimeShares, RunCosts, ScriptMeasured),
+)
+KEPT = (BatchFound, GateVerdict, RunJudged)
+
+
+def test_a_resumed_attempt_replaces_what_it_writes_again():
+    begun = run_records(PLAN)[0]
+    made = [kind.model_construct(run_id="x") for kind in (*WRITTEN_AGAIN, *KEPT)]
+    assert current([begun, *made, begun]) == [begun, *made[-len(KEPT) :], begun]
+
+
+def test_energy_is_of_epochs_without_a_warm_up():
+    def use(joules: float, busy: float) -> PowerUse:
+        return PowerUse(
+            devices=["d"], device_joules=[joules], device_busy=[busy], hosts=["h"],
+            host_joules=[2 * joules],
+        )  # fmt: skip
+
+    made = [epoch(PLAN, 0).model_copy(update={"power": use(9000.0, 0.1)})]
+    made += [epoch(PLAN, 1).model_copy(update={"power": use(1437.0, 0.5)})]
+    costs = figures([verdict(PLAN), *made]).costs
+    assert (costs.device_joules, costs.host_joules, costs.device_busy) == (1.0, 2.0, 0.5)
+
+
+def test_the_units_of_an_epoch_are_planned_and_tokens_are_counted():
+    made = [epoch(PLAN, n).model_copy(update={"images": 7 + n}) for n in range(2)]
+    assert figures(made).epoch_units == 1437
+    task = CLASSIFICATION.model_copy(update={"unit": "tokens"}).model_dump(mode="json")
+    plan = {**DATA, "task": task, "dataset": {**DATA["dataset"], "sequence": 16}}
+    assert run_figures(plan, made).epoch_units == 7
+    assert run_figures(plan, []).epoch_units == 16 * 1437
+
+
 def test_a_run_started_afresh_forgets_the_attempt_before():
     records = run_records(PLAN)
     again = RunStarted(run_id=PLAN.run_id, plan=DATA, environment=ENVIRONMENT, first_epoch=0)
@@ -126,9 +167,10 @@ def test_without_a_verdict_only_a_single_process_has_a_speed():
 
 def test_status_and_reason():
     assert figures([]).status == "missing"
-    assert figures([]).reason == "was not started"
+    assert figures([]).reason == figures([batch_found("x")]).reason == "was not started"
     failed = figures(run_records(PLAN, RunFailed(run_id="x", reason="lost", message="gone")))
     assert (failed.status, failed.reason) == ("failed", "lost: gone")
+    assert failed.final == failed.epochs[-1].validation, "its epochs count"
     assert figures(run_records(PLAN)).status == "finished"
     early = RunPruned(run_id="x", by="asha", epoch=1, value=0.5)
     assert (figures([early]).status, figures([early]).reason) == ("pruned", early.words)
@@ -244,6 +286,9 @@ def test_figures_of_several_epochs_by_hand():
     found = figures([verdict(PLAN), *made])
     assert found.other_cores == (2 * 1.0 + 6 * 2.0) / 8
     assert (found.compile_seconds, found.graph_breaks, found.final["top5"]) == (4.0, None, 0.9)
+    caught = figures([verdict(PLAN, passed=False), *made])
+    assert (caught.compile_seconds, caught.other_cores) == (4.0, found.other_cores)
+    assert (caught.final, caught.best, caught.throughput) == (found.final, found.best, None)
     training = {**DATA["spec"]["training"], "compile": "default"}
     compiled = {**DATA, "spec": {**DATA["spec"], "training": training}}
     assert run_figures(compiled, [verdict(PLAN), *made]).graph_breaks == 4

@@ -71,6 +71,12 @@ def test_two_folders_are_compared_by_their_runs() -> None:
     assert _changes(points([100, 80], 0.01, 1), 0.95, by_runs=False)[1].change is None
 
 
+def test_of_three_folders_the_middle_one_may_be_the_slow_one() -> None:
+    found = _changes(points([100, 80, 101], 0.01, 1), 0.95, by_runs=True)
+    changes = [each.change.value if each.change else None for each in found]
+    assert changes == [None, pytest.approx(0.8, rel=0.03), pytest.approx(101 / 80, rel=0.03)]
+
+
 def write(
     folder: Path, name: str, factor: float, cpu: str = "A", when: float = 0.0, commit: str = ""
 ) -> Results:
@@ -157,3 +163,16 @@ def test_one_folder_has_no_history(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["report", str(tmp_path), "--history"])
     assert found.exit_code == 0
     assert found.stdout.startswith("no history yet: of 1 results folder below ")
+
+
+def test_a_history_has_the_name_of_its_newest_folder(tmp_path: Path) -> None:
+    """With other descriptions, and a matrix whose value is the default."""
+    more = "\ndescription: before\nmatrix: {training.accumulate: [1]}"
+    older = write(tmp_path / "old", f"a{more}", 1.0)
+    newer = write(tmp_path / "new", "b", 1.0, when=9.0)
+    assert [each.name for each in histories([newer, older])] == ["ddp · native · 1 worker"]
+    newest = write(tmp_path / "newest", f"a{more}", 1.0, when=19.0)
+    (found,) = histories([newest, newer])
+    assert found.name == "ddp · native · 1 worker · accumulate=1"
+    once = write(tmp_path / "other", "a\noptimizer: {lr: 0.3}", 1.0, when=29.0)
+    assert [len(each.points) for each in histories([newest, newer, once])] == [2]

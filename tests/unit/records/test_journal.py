@@ -18,12 +18,16 @@ from raysuite.records import (
     Record,
     Results,
     RunFailed,
+    RunFinished,
     RunStarted,
     read_journal,
     results_figures,
 )
+from raysuite.records.base import checked_line
+from raysuite.records.confusion import class_figures
 from raysuite.records.ends import is_left
-from raysuite.records.journal import began
+from raysuite.records.journal import began, class_names, is_damaged, recorded_epochs
+from raysuite.records.predicted import Interval, RunPredicted
 from raysuite.records.schema import json_line
 from raysuite.spec import parse_document
 from tests.fake_batches import batch_found
@@ -89,6 +93,7 @@ def test_bytes_that_are_no_utf_8_are_escaped(tmp_path: Path) -> None:
 START = run_records(PLAN)[0]
 EPOCHS = [each for each in run_records(PLAN) if isinstance(each, EpochFinished)]
 END = run_records(PLAN)[-1]
+EARLY = END.model_copy(update={"stopped_early": True})
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,12 @@ END = run_records(PLAN)[-1]
         ([START, EPOCHS[0], *EPOCHS[2:], END], True),
         ([START, *EPOCHS[:2]], False),
         ([START, *EPOCHS[:2], resumed(1), *EPOCHS[1:], END], False),
+        ([START, *EPOCHS[:2], resumed(2), *EPOCHS[2:], END], False),
         ([START, *EPOCHS[:2], resumed(3), *EPOCHS[3:], END], True),
+        ([START, *EPOCHS[:3], resumed(1), *EPOCHS[2:], END], True),  # the second was not kept
+        ([START, EPOCHS[1], resumed(1), *EPOCHS[1:], END], True),  # damaged before
+        ([START, EPOCHS[0], EARLY], False),
+        ([START, EARLY], True),
         ([START, EPOCHS[1], START, *EPOCHS, END], False),  # begun anew
         ([*EPOCHS, END], True),
     ],
@@ -119,6 +129,63 @@ def test_epochs_are_compared_with_the_plan(
         assert is_left(results.end_of(PLAN.run_id))
 
 
+@pytest.mark.parametrize(
+    ("records", "line"),
+    [
+        ([START, EPOCHS[0], None, resumed(1), *EPOCHS[1:], END], 0),
+        ([START, EPOCHS[0], None, FIRST], 0),
+        ([START, None, EPOCHS[0], None], 2),
+        ([START, EPOCHS[0], None, *EPOCHS[1:]], 3),
+        ([START, None, EPOCHS[0], resumed(1)], 2),
+        ([START, None, EPOCHS[0], START, EPOCHS[0]], 0),
+    ],
+)
+def test_the_first_line_without_a_record_is_damage_unless_an_attempt_follows(
+    tmp_path: Path, records: list[Record | None], line: int
+) -> None:
+    file = tmp_path / "journal.jsonl"
+    lines = [b"{}" if each is None else checked_line(each) for each in records]
+    file.write_bytes(b"".join(each + b"\n" for each in lines))
+    found = read_journal(file)
+    assert is_damaged(found) == bool(line)
+    if line:
+        [end] = found
+        assert isinstance(end, RunFailed)
+        assert f": line {line} is damaged;" in end.message
+        assert end.time == file.stat().st_mtime
+    else:
+        assert found == [each for each in records if each is not None]
+
+
+def test_the_epochs_of_a_run_are_those_after_which_it_was_resumed_last() -> None:
+    assert (is_damaged([]), recorded_epochs([])) == (False, 0)
+    assert recorded_epochs([START, *EPOCHS[:3]]) == 3
+    assert recorded_epochs([START, *EPOCHS[:3], resumed(1)]) == 1
+    assert recorded_epochs([START, *EPOCHS[:3], resumed(1), EPOCHS[1]]) == 2
+
+
+def test_class_names_are_those_of_the_last_record_that_has_them(tmp_path: Path) -> None:
+    def started(**names: list[str]) -> RunStarted:
+        return RunStarted(run_id="a", plan={"dataset": names}, environment={})
+
+    def ended(*names: str) -> RunFinished:
+        classes = class_figures(names, [[1, 0], [0, 1]]) if names else None
+        return END.model_copy(update={"classes": classes})
+
+    for place, (records, names) in enumerate(
+        [
+            ([started()], ()),
+            ([started(class_names=["a", "b"]), started()], ("a", "b")),
+            ([started(class_names=["a", "b"]), EPOCHS[0], ended("c", "d")], ("c", "d")),
+            ([started(class_names=["a", "b"]), EPOCHS[0], ended()], ("a", "b")),
+        ]
+    ):
+        journal = Journal(tmp_path / f"{place}.jsonl")
+        for record in records:
+            journal.write(record)
+        assert class_names(journal.file) == names
+
+
 def test_plans_are_added_without_writing_those_before_again(tmp_path: Path) -> None:
     results, made = Results(tmp_path), [{"run_id": str(number)} for number in range(4)]
     results.write_plans(made[:2])
@@ -133,6 +200,9 @@ def test_plans_are_added_without_writing_those_before_again(tmp_path: Path) -> N
     results.settle_plans()
     assert Results(tmp_path).plans() == made
     assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
+    before = (tmp_path / "plan.json").stat().st_ino
+    results.settle_plans()
+    assert (tmp_path / "plan.json").stat().st_ino == before, "nothing was added"
 
 
 def test_plans_that_were_added_belong_to_one_plan_json(tmp_path: Path) -> None:
@@ -145,6 +215,10 @@ def test_plans_that_were_added_belong_to_one_plan_json(tmp_path: Path) -> None:
     assert results.plans() == [{"run_id": "1"}]
     results.add_plan({"run_id": "2"})
     assert results.plans() == [{"run_id": "1"}, {"run_id": "2"}]
+    results.write_plans([{"run_id": "1"}])
+    assert results.plans() == [{"run_id": "1"}]
+    results.add_plan({"run_id": "2"})
+    assert results.plans() == [{"run_id": "1"}, {"run_id": "2"}], "of the same plan.json as before"
 
 
 def test_a_damaged_plan_that_was_added_is_named(tmp_path: Path) -> None:
@@ -204,6 +278,51 @@ def test_the_newest_results_began_last(tmp_path: Path) -> None:
     assert Results.open(tmp_path).folder.name == "20261102-120000"
     os.utime(tmp_path / "zebra" / "plan.json")
     assert Results.open(tmp_path).folder.name == "zebra"
+    assert Results.open(tmp_path / "zebra").folder == tmp_path / "zebra"
+    deep = tmp_path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    (deep / "plan.json").write_text("[]")
+    assert Results.open(tmp_path / "a").folder == deep
+    assert Results.open(tmp_path).folder.name == "zebra", "three levels below"
+    (tmp_path / "empty").mkdir()
+    for name, words in (("empty", "has no plan.json"), ("none", "is not there")):
+        with pytest.raises(UserError, match=f"{name} .*{words}"):
+            Results.open(tmp_path / name)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"can be made: {tmp_path}/file/.*: Not a directory; give"):
+        Results.create(tmp_path / "file")
+
+
+def test_what_a_folder_lacks_is_none(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    assert results.plans() == results.commands() == results.timings() == []
+    assert results.search() is results.decided() is None
+    assert (results.predictions(), results.records("a")) == ({}, [])
+
+
+def test_each_command_is_a_line(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    for command in ("raysuite run a.yaml\n--seed 1", "raysuite report"):
+        results.add_command(command)
+    assert results.commands() == ["raysuite run a.yaml --seed 1", "raysuite report"]
+
+
+def test_predictions_are_replaced_and_a_damaged_one_is_left_out(tmp_path: Path) -> None:
+    results, interval = Results(tmp_path), Interval(10.0, 8.0, 12.5)
+    first, second = (
+        RunPredicted(run_id=each, calibration="c.json", throughput=interval) for each in "ab"
+    )
+    for predictions in ([second], [first, second]):
+        results.write_predictions(predictions)
+        assert results.predictions() == {each.run_id: each for each in predictions}
+    file = tmp_path / "predictions.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"a"', b'"c"'))
+    assert results.predictions() == {"b": second}
+    assert interval.times(2) == (20.0, 16.0, 25.0)
+    assert interval.inverse(100) == (10.0, 8.0, 12.5)
 
 
 def test_a_results_folder_is_named_by_the_local_time_at_which_it_began(tmp_path: Path) -> None:

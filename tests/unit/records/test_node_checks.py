@@ -150,6 +150,9 @@ def test_a_figure_that_a_node_lacks_is_left_out(tmp_path: Path) -> None:
     write_checks(tmp_path / "nodes.jsonl", rows)
     assert read_checks(tmp_path / "nodes.jsonl") == rows
     assert [slow.host for slow in slow_nodes(rows)] == ["n0"]
+    zero = [row.model_copy(update={"figures": row.figures | {"disk": 0.0}}) for row in rows]
+    assert [slow.host for slow in slow_nodes(zero)] == ["n0"]
+    assert slow_nodes(rows[:3]) == [], "two nodes have the figure"
 
 
 def test_of_three_nodes_on_a_busy_machine_the_one_behind_a_slow_cable_is_named() -> None:

@@ -184,6 +184,18 @@ def test_baseline_by_part_of_a_name_takes_the_match_that_is_most_alike(tmp_path)
     assert ddp["horovod · dali · 2 workers"].speed_up.value < 1
 
 
+def test_a_whole_name_is_taken_before_names_with_it_as_a_part(tmp_path):
+    spec = TWELVE_ROWS.replace("[native, dali]", "[native]") + "  training.clip_norm: [null, 1.0]\n"
+    runs = results_figures(write_results(tmp_path, spec))
+    name = "ddp · native · 1 worker"
+    clipped = f"{name} · clip_norm=1.0"
+    rows = {row.name: row for row in make_rows(runs, name)}
+    assert {row.baseline for row in rows.values()} == {name}
+    rows = {row.name: row for row in make_rows(runs, name.upper())}
+    assert (rows[name].baseline, rows[clipped].baseline) == (name, clipped)
+    assert make_rows([], "workers=2") == []
+
+
 def test_a_number_of_workers_is_no_baseline_where_none_varies(tmp_path):
     spec = TWELVE_ROWS.replace("[1, 2]", "[2]")
     with pytest.raises(UserError, match="several numbers of workers"):

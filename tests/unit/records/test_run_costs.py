@@ -13,6 +13,7 @@ from raysuite.records.power import PowerUse, once
 from raysuite.records.run_costs import Costs, run_costs, step_traffic
 from raysuite.spec import Document
 from raysuite.spec.strategies import Traffic
+from raysuite.spec.tasks import CLASSIFICATION
 from tests.fake_results import epoch
 
 
@@ -92,6 +93,19 @@ class TestOperations:
         costs = costs_of(counted=counted(**nothing, message="no"))
         assert (costs.flops, costs.traffic) == (None, None)
 
+    @pytest.mark.parametrize(
+        ("unit", "sequence", "rate"),
+        [("tokens", 16, 6e9 / 16 * 100), ("tokens", 0, None), ("samples", 0, 6e9 * 100)],
+    )
+    def test_of_a_token_its_part_of_a_sequence(
+        self, unit: str, sequence: int, rate: float | None
+    ) -> None:
+        plan = plan_of()
+        plan["task"] = CLASSIFICATION.model_copy(update={"unit": unit}).model_dump(mode="json")
+        plan["dataset"]["sequence"] = sequence
+        found = costs_of(plan=plan).flops
+        assert found == (rate if rate is None else pytest.approx(rate))
+
 
 def test_ninety_epochs() -> None:
     assert costs_of().projected_seconds == 1800.0
@@ -136,6 +150,19 @@ class TestTraffic:
         assert step_traffic(plan_of(zero, 2, 2), 250, 1000) is None
         assert step_traffic(plan_of(zero, 2, 1), 250, 1000) == Traffic(0, 1000, 1000)
 
+    def test_of_a_run_by_its_counts(self) -> None:
+        zero = plan_of({"name": "deepspeed", "zero_stage": 3}, 2, 2)
+        record = counted(small_parameters=50)
+        costs = costs_of(plan=zero, counted=record)
+        assert costs.traffic == Traffic(0, 2000, 4 * (50 + 2 * 200))
+        assert costs.counted is record
+        assert costs_of(counted=counted(gradient_bytes=None)).traffic == Traffic()
+
+    def test_a_strategy_of_another_version_has_none(self) -> None:
+        plan = plan_of()
+        plan["spec"]["strategy"]["gone"] = 1
+        assert step_traffic(plan, 250, 1000) is None
+
     def test_one_worker_sends_nothing(self) -> None:
         alone = step_traffic(plan_of("ddp", 1), 250, 1000)
         assert alone == Traffic()
@@ -159,6 +186,10 @@ class TestTraffic:
     def test_without_a_time_there_is_no_bandwidth(self, profile: TimeShares | None) -> None:
         assert costs_of(shares=profile).bus_bandwidth is None
 
+    def test_one_worker_has_no_bus(self) -> None:
+        alone = costs_of(plan=plan_of(workers=1), shares=shares([2.0]))
+        assert (alone.traffic, alone.bus_bandwidth) == (Traffic(), None)
+
 
 def use(**changes: Any) -> PowerUse:
     """Two workers on one host, each with a device of its own."""
@@ -177,6 +208,7 @@ class TestEnergy:
         assert once(["h", "h", "i"], [50.0, 51.0, 40.0]) == 91.0
         assert once(["h", "i"], [50.0, None]) is None
         assert once(["", ""], [None, None]) is None
+        assert once(["h", ""], [50.0, 2.0]) is None, "of an unknown counter"
         assert once([], []) is None
 
     def test_per_image_over_the_epochs(self) -> None:
@@ -185,9 +217,15 @@ class TestEnergy:
         assert costs.host_joules == pytest.approx((51 + 150) / 200)
         assert costs.device_busy == pytest.approx(0.6)
 
+    def test_the_share_in_which_devices_are_busy_is_weighted_by_the_length_of_epochs(self) -> None:
+        long, short = use(device_busy=[0.2, 0.4]), use(device_busy=[1.0, 1.0])
+        made = [*epochs(long, seconds=30.0), *epochs(short, seconds=10.0)]
+        assert costs_of(epochs=made).device_busy == pytest.approx((0.3 * 30 + 1.0 * 10) / 40)
+
     def test_an_epoch_that_does_not_tell_leaves_no_sum(self) -> None:
         costs = costs_of(epochs=epochs(use(), None))
         assert costs.device_joules is None
+        assert costs.device_busy == pytest.approx(0.6)
         assert costs_of(epochs=epochs(None)).host_joules is None
 
     def test_a_worker_that_does_not_tell_leaves_none(self) -> None:

@@ -227,6 +227,22 @@ def test_phases_of_the_start_add_up_also_without_a_process_group() -> None:
     assert [values[1] for values in starts.values()] == [2.0, 7.0, 0.0, 0.0, 3.0]
     assert found[RunFinished].first_step_seconds == 12.0
     assert "rank 1 is slowest" in found[ScriptMeasured].notes[0]
+    late = rank([1.0] * 6)
+    late.marks.update(group_begins=5.0, group_formed=99.0)
+    starts = measured([late])[ScriptMeasured].start_seconds
+    assert [value for (value,) in starts.values()] == [2.0, 3.0, 4.0, 0.0, 2.0], "never negative"
+    near, far = rank([1.0] * 6), rank([1.0, *[1.125] * 5])
+    far.begin["host"] = "b"
+    (note,) = measured([near, far])[ScriptMeasured].notes
+    assert note.startswith("rank 1 on b is slowest: its steps take 1.12 times as long")
+    assert measured([near, rank([1.0, *[1.0625] * 5])])[ScriptMeasured].notes == []
+
+
+def test_the_start_of_a_host_is_that_of_its_slowest_rank() -> None:
+    found = measured([rank([1.0] * 6)])[ScriptMeasured].model_copy(
+        update={"hosts": ["a", "b", "a"], "start_seconds": {"x": [1.0, 9.0, 3.0], "y": [4.0] * 3}}
+    )
+    assert found.starts_by_host == {"a": {"x": 3.0, "y": 4.0}, "b": {"x": 9.0, "y": 4.0}}
 
 
 def test_ranks_with_unequal_numbers_of_steps_are_named() -> None:
@@ -265,6 +281,22 @@ def test_samples_count_in_the_step_that_trains_them(
     rows = [[n, None, 0, samples, None, False, 0] for n, samples in enumerate(read)]
     log = RankLog.parsed(json.dumps({"kind": "steps", "rows": rows}) + "\n")
     assert [row[3] for row in log.rows] == trained
+    of_tokens = [[n, None, 0, None, tokens, False, 0] for n, tokens in enumerate(read)]
+    log = RankLog.parsed(json.dumps({"kind": "steps", "rows": of_tokens}) + "\n")
+    assert [row[4] for row in log.rows] == trained
+
+
+def test_marked_steps_replace_those_of_the_optimiser() -> None:
+    lines: list[dict[str, Any]] = [
+        {"kind": "steps", "rows": [[1, None, 0, 8, None, False, 0]]},
+        {"kind": "check", "step": 1},
+        {"kind": "marked"},
+        {"kind": "steps", "rows": [[2, None, 0, 9, None, False, 0]]},
+        {"kind": "steps", "rows": [[3, None, 0, 9, None, False, 0]]},
+        {"kind": "check", "step": 2},
+    ]
+    log = RankLog.parsed("".join(json.dumps(line) + "\n" for line in lines))
+    assert ([row[0] for row in log.rows], log.checks) == ([2, 3], [{"step": 2}])
 
 
 def test_moments_of_hosts_with_other_clocks_are_since_the_launch() -> None:
@@ -302,18 +334,34 @@ def test_energy_is_the_mean_power_for_as_long_as_the_steps_that_count_took() -> 
     assert found[ScriptMeasured].without_energy == ""
 
 
+def test_devices_have_an_energy_and_a_share_in_which_they_are_busy() -> None:
+    log = metered(rank([1.0] * 6), 1, 9.0, device=10)
+    log.power |= {"device_joules": 3.0, "device_busy": 0.5}
+    power = measured([log])[EpochFinished].power
+    assert (power.devices, power.hosts) == (["00000000000a"], ["000000000001"])
+    assert (power.device_joules, power.device_busy) == ([6.0], [0.5])
+    assert power.host_joules == [18.0]
+    log.power["at"] = log.rows[0][0]
+    assert measured([log])[EpochFinished].power.host_joules == [None], "read at the first step"
+
+
 def test_why_there_is_no_energy_names_the_hosts() -> None:
     first, second = rank([1.0] * 6), rank([1.0] * 6)
     second.begin["host"] = "b"
     logs = [metered(first, 1, 9.0), metered(second, 0, None, missing=["no counter"])]
     found = measured(logs)
     assert found[ScriptMeasured].without_energy == "no counter (b)"
+    third = metered(rank([1.0] * 6), 0, None, missing=["no counter"])
+    several = measured([logs[1], third, logs[1]])[ScriptMeasured]
+    assert several.without_energy == "no counter (a, b)"
     power = found[EpochFinished].power
     assert once(power.hosts, power.host_joules) is None
     assert measured([metered(rank([1.0] * 6), 0, None)])[EpochFinished].power is None
     unread = measured([metered(rank([0.1] * 6), 1, None)])[ScriptMeasured]
     assert "within a second" in unread.without_energy
     assert measured([rank([1.0] * 6)])[ScriptMeasured].without_energy == ""
+    apart = [metered(rank([1.0] * 6), 1, 9.0), rank([1.0] * 6)]
+    assert measured(apart)[EpochFinished].power is None, "one rank reads no counters"
 
 
 # The check of the first steps.
@@ -364,8 +412,27 @@ def of_rank_0(step: int) -> int:
 
 
 def test_equal_ranks_with_the_losses_of_one_worker_pass() -> None:
-    found, notes = judged(checked({}, {}), alone(), alone())
-    assert (found.passed, found.error, notes) == (True, 0.0, [])
+    logs = checked({}, {})
+    found, notes = judged(logs, alone(), alone())
+    assert (found.passed, found.ranks_equal, found.error, notes) == (True, True, 0.0, [])
+    assert (found.workers, found.steps) == (2, 2)
+    logs[1].checks.pop()
+    assert judged(logs, alone(first_samples=[21]))[0].steps == 1
+
+
+def test_a_rank_with_fewer_parameters_is_refused() -> None:
+    for second in (["w1"], ["w1", "b1", "x1"]):
+        found, _ = judged(checked({}, {"parameters": second}), alone())
+        assert (found.passed, found.ranks_equal) == (False, False)
+        assert "rank 1 from rank 0 after step 1" in found.message
+
+
+def test_shards_with_the_losses_of_one_worker_pass() -> None:
+    found, notes = judged(checked({"sharded": True}, {"sharded": True}), alone())
+    assert (found.passed, found.error) == (True, 0.0)
+    assert [note.partition(",")[0] for note in notes] == ["equality of parameters is not decidable"]
+    wrong, _ = judged(checked({"sharded": True, "loss": 9.0}, {"sharded": True}), alone())
+    assert (wrong.passed, wrong.ranks_equal) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +531,8 @@ def test_samples_of_ranks_that_repeat_them_are_not_decidable() -> None:
 @pytest.mark.parametrize(("each", "named"), [(1000, True), (504, False), (None, False)])
 def test_ranks_that_pass_over_the_whole_data_set_are_named(each: int | None, named: bool) -> None:
     own = {"pass_samples": each}
-    found, notes = judged(checked(dict(own), dict(own)), alone(pass_samples=1000))
+    references = alone(pass_samples=None), alone(pass_samples=1000)
+    found, notes = judged(checked(dict(own), dict(own)), *references)
     assert found.passed
     assert any("whether samples are divided" in note for note in notes) == named
 

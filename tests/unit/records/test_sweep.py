@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,8 +27,10 @@ from raysuite.records import (
 from raysuite.records.sweep import (
     Goal,
     TrialFigures,
+    at_work,
     best,
     pareto,
+    ranked,
     trial_figures,
     trials,
     wall_seconds,
@@ -36,6 +39,7 @@ from raysuite.records.sweep import (
 from raysuite.report import build
 from raysuite.spec import parse_document
 from raysuite.spec.search import goals_of
+from raysuite.spec.tasks import CLASSIFICATION
 from raysuite.track.entries import mlflow_status, run_tags
 from tests.fake_batches import batch_found
 from tests.fake_results import epoch, run_records, verdict, write_results
@@ -265,3 +269,42 @@ def test_a_tie_in_one_goal_is_dominated(rows: list[tuple[float, float]], front: 
     found = made([((accuracy, seconds, None), "finished") for accuracy, seconds in rows])
     goals: tuple[Goal, ...] = ("accuracy", "time_to_accuracy")
     assert [trial.number for trial in pareto(found, goals)] == front
+
+
+def test_a_trial_costs_less_where_its_result_is_better() -> None:
+    low = CLASSIFICATION.main.model_copy(update={"name": "rmse", "higher_is_better": False})
+    task = CLASSIFICATION.model_copy(update={"name": "own", "metrics": (low,), "primary": "rmse"})
+    training = {**DATA["spec"]["training"], "target_accuracy": 0.1}
+    plan = {**DATA, "task": task.model_dump(mode="json")}
+    plan["spec"] = {**DATA["spec"], "training": training}
+    made = epoch(PLAN, 0).model_copy(update={"val_accuracy": None, "val_metrics": {"rmse": 0.25}})
+    found = trial_figures(plan, [run_records(PLAN)[0], verdict(PLAN), made])
+    assert found.goals == {
+        "metric": 0.25, "time_to_target": None, "throughput": found.figures.throughput
+    }  # fmt: skip
+    assert found.curve == ((0, made.elapsed_seconds, 0.25),)
+    speed = found.goals["throughput"]
+    assert speed is not None
+    assert [found.cost(goal) for goal in found.goals] == [0.25, math.inf, -speed]
+    (classifier,) = made_of_goals((0.5, 2.0, 9.0))
+    assert [classifier.cost(goal) for goal in GOALS] == [-0.5, 2.0, -9.0]
+
+
+def made_of_goals(*rows: tuple[float | None, ...]) -> list[TrialFigures]:
+    return made([(row, "finished") for row in rows])
+
+
+def test_time_at_work_is_never_negative() -> None:
+    """The clock was set back in both attempts."""
+    start = run_records(PLAN)[0].model_copy(update={"time": 100.0})
+    late = verdict(PLAN, time=50.0)
+    again = start.model_copy(update={"time": 200.0})
+    assert list(at_work([start, late, again, late])) == [(100.0, 100.0), (200.0, 200.0)]
+    assert list(at_work([late])) == []
+
+
+def test_a_front_begins_with_the_best_in_the_first_goal() -> None:
+    found = made_of_goals((0.5, 2.0, None), (0.7, 4.0, None), (0.6, 3.0, None), (0.6, 3.0, None))
+    assert [each.number for each in pareto(found, ("accuracy", "time_to_accuracy"))] == [1, 2, 3, 0]
+    assert [each.number for each in pareto(found, ("time_to_accuracy", "accuracy"))] == [0, 2, 3, 1]
+    assert [each.number for each in ranked(found, "accuracy")] == [1, 2, 3, 0]

@@ -6,8 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from raysuite.records import Results, RunFailed, make_rows, results_figures
+from raysuite.records.history import hardware_of
 from raysuite.records.node_checks import NodeFigures
-from raysuite.records.verdicts import FILE, SiteCheck, earlier_checks, judge, published
+from raysuite.records.verdicts import (
+    FILE,
+    SiteCheck,
+    earlier_checks,
+    judge,
+    published,
+    site_check,
+)
+from tests.fake_results import TWELVE_ROWS, write_results
 
 
 def check(
@@ -74,8 +84,49 @@ def test_a_first_check_of_known_gpus_is_compared_with_what_is_published(
 
 
 def test_only_checks_of_the_same_hardware_and_size_count(tmp_path: Path) -> None:
-    others = [check(1.0, 1), check(2.0, 2, hardware="x"), check(3.0, 3, workers=4), check(4.0, 9)]
+    others = [
+        *(check(1.0, 1), check(2.0, 2, hardware="x"), check(3.0, 3, workers=4)),
+        *(check(4.0, 9), check(5.0, 5)),  # later, and the check itself
+    ]
     for number, each in enumerate(others):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / FILE).write_text(each.model_dump_json())
     assert earlier_checks(tmp_path, check(5.0, 5)) == [others[0]]
+
+
+def test_a_variant_that_was_checked_before_has_its_own_median_beside_what_is_expected() -> None:
+    """By `ddp`, whose median is 1000; `fsdp` was in one of three earlier checks."""
+    before = [*BEFORE, BEFORE[0].model_copy(update={"throughputs": {"fsdp": 300.0}})]
+    now = check(1000.0).model_copy(update={"throughputs": {"ddp": 1000.0, "fsdp": 240.0}})
+    found = judge(now, before, [], 0.1, 20.0)
+    assert [(each.what, each.value, each.reference, each.ok) for each in found] == [
+        ("ddp", 1000.0, 160.0, True),
+        ("ddp", 1000.0, 1000.0, True),
+        ("fsdp", 240.0, 160.0, True),
+        ("fsdp", 240.0, 300.0, False),
+    ]
+    assert [each.source for each in found[2:]] == ["expected", "median of 1 earlier checks"]
+
+
+def test_a_check_is_made_of_the_rows_of_its_suite(tmp_path: Path) -> None:
+    lost = RunFailed(run_id="", reason="lost", message="gone")
+    results = write_results(tmp_path, TWELVE_ROWS.replace("[native, dali]", "[native]"),
+                            fails={1: lost}, missing=[0])  # fmt: skip
+    found = site_check(results, 7.0)
+    assert (found.when, found.hardware, found.workers) == (7.0, "2 x Made-up CPU", 2)
+    assert found.failed == ["ddp · native · 1 worker", "deepspeed · native · 1 worker"]
+    rows = {row.name: row for row in make_rows(results_figures(results))}
+    assert found.throughputs == {
+        name: row.throughput.mean for name, row in rows.items() if row.throughput is not None
+    }
+    assert len(found.throughputs) == 4
+    empty = Results(tmp_path / "empty")
+    empty.folder.mkdir()
+    empty.write_plans([])
+    assert (site_check(empty, 0.0).hardware, site_check(empty, 0.0).workers) == ("", 0)
+
+
+def test_hardware_is_the_number_of_each_model() -> None:
+    gpus = [{"name": name} for name in ("A100", "H100", "A100")]
+    cpu = {"logical_cores": 64, "physical_cores": 32, "model": "EPYC"}
+    assert hardware_of({"cpu": cpu, "gpus": gpus}) == "64 x EPYC, 2 x A100, 1 x H100"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from raysuite.records.loader_rates import LoadingBench, loading_rows
+from raysuite.records.loader_rates import Failure, LoadingBench, Timing, loading_rows
 from raysuite.report.loader_page import (
     Diagnosis,
     build,
@@ -95,6 +95,8 @@ def test_shares_are_of_the_limit_with_as_many_threads():
     }))}  # fmt: skip
     shares = [rows[f"native · {width}"].of_decoding for width in ("1 thread", "2 threads")]
     assert [round(share.value, 3) for share in shares if share] == [0.8, 0.9]
+    of_reading = [rows[f"native · {width}"].of_reading for width in ("1 thread", "2 threads")]
+    assert [round(share.value, 4) for share in of_reading if share] == [0.0444, 0.05]
     assert rows["synthetic"].of_decoding is None
     assert rows["decoding alone · 1 thread"].of_decoding is None
 
@@ -175,3 +177,21 @@ def test_files(tmp_path: Path):
     assert [trace["kind"] for trace in traces] == ["bar", "bar"]
     build(bench, tmp_path)
     assert (tmp_path / "loaders.svg").read_text("utf-8") == svg
+
+
+def test_figures_of_a_candidate_are_those_of_its_own_timings_by_hand():
+    """100 images in 4 s, in which the machine had 10 s of processor time."""
+    bench = fake_bench(DECODING)
+    name = "dali cpu · 1 thread"
+    for repeat, cpu in ((0, 6.0), (1, 12.0)):
+        timing = Timing(candidate=name, repeat=repeat, images=100, seconds=4.0, cpu_seconds=cpu,
+                        machine_seconds=10.0, start_seconds=2.0 + repeat)  # fmt: skip
+        bench = bench.grown(timing)
+    failure = Failure(candidate=name, repeat=2, reason="lost")
+    bench = bench.grown(failure)
+    assert (bench.timings[-1], bench.failures) == (timing, (failure,))
+    (row,) = (each for each in loading_rows(bench) if each.candidate.name == name)
+    assert (row.throughput.values, row.cores.values) == ((25.0, 25.0), (1.5, 3.0))
+    assert (row.others.values, row.start_seconds.values) == ((1.0, 0.0), (2.0, 3.0))
+    assert row.failure == "lost"
+    assert [number for number, _ in row.throughput.rounds] == [0, 1]
