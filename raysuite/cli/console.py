@@ -66,7 +66,7 @@ def print_json(data: Any) -> None:
 
 
 def _is_unicode() -> bool:
-    return sys.stdout.encoding.lower().startswith("utf")
+    return (sys.stdout.encoding or "utf-8").lower().startswith("utf")
 
 
 def table(

@@ -154,7 +154,7 @@ def _lstm_flops(
     **__: Any,
 ) -> int:
     """Two operations for each weight, time step and sample; arguments are shapes."""
-    time_steps, samples, _ = inputs
+    time_steps, samples = inputs[:2]
     return 2 * time_steps * samples * (math.prod(input_weights) + math.prod(hidden_weights))
 
 
