@@ -144,7 +144,9 @@ def make(
     seed: Annotated[int, typer.Option(help="Seed; equal seeds give identical bytes.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write; default: $RAYSUITE_DATA/NAME-FORMAT, which specs use."),
+        typer.Option(
+            help="Folder to write; default: $RAYSUITE_DATA/NAME-FORMAT, where specs look for it."
+        ),
     ] = None,
     scale: Scale = None,
     workers: Workers = None,

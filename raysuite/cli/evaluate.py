@@ -55,8 +55,8 @@ def evaluate(
     classifier confuses.
 
     The samples are those of the run, or of other data with the same classes or shapes. Predictions
-    are made in fp32, in this process, on a GPU if there is one. The CSV file has predictions only
-    for tasks with up to 16 numbers per sample.
+    are made in fp32, in this process, on a GPU if there is one. `--out` is possible for
+    classifiers, and for other tasks with at most 16 numbers per output and per target.
 
     \b
     Examples:

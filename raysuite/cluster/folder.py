@@ -98,7 +98,8 @@ class ClusterFolder:
         return self.logs / f"{host}.log"
 
     def cluster(self) -> Cluster:
-        """The arguments of `cluster up`. Raises UserError if the folder has no cluster."""
+        """The arguments of `cluster up`, and the cluster's job. Raises UserError if the folder has
+        no cluster."""
         found = self._read("cluster.json", Cluster)
         if found is None:
             raise UserError(

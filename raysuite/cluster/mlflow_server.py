@@ -111,10 +111,10 @@ def authorize() -> Authorization | Response:
     """Identify the sender of a request, or refuse it; MLflow's server calls this for each request.
 
     A browser that opens `/?token=PASSWORD` gets a cookie and a page that loads the address without
-    the password. A redirect would not work: the cookie is SameSite=Strict, and a browser does not
-    send such a cookie on a redirect if a link in a file or on another site was opened (RFC 6265bis,
-    5.2.1). Programs send the password by HTTP basic authentication.
-    """
+    the password. A redirect would not work: the cookie is SameSite=Strict, and a browser
+    that follows a link from a file or from another site does not send such a cookie with the
+    redirected request (RFC 6265bis, 5.2.1). Programs send the password by HTTP basic
+    authentication."""
     from flask import current_app, make_response, request
     from mlflow.server.auth import authenticate_request_basic_auth
     from werkzeug.datastructures import Authorization

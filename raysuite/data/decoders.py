@@ -82,7 +82,8 @@ def resized_from(
 def _cropped(
     crop: Any, data: bytes, header: Header, channels: int, box: NDArray[np.float64]
 ) -> tuple[NDArray[np.uint8], Part] | None:
-    """The result of `cut_from`; None if a part takes as long as the whole, or if decoding fails."""
+    """The result of `cut_from`; None if the box spans the image from its first row and all columns,
+    so that the crop would save nothing, if it lies outside the image, or if decoding fails."""
     x0, y0, x1, y1 = touched(box)
     top, bottom = max(0, y0), min(header.height, y1)
     left, right = max(0, x0), min(header.width, x1)

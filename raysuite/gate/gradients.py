@@ -214,8 +214,8 @@ class _WorstErrors:
 
 
 _MOST_LOST = 0.4
-"""Largest relative bound for any number of ranks. It must stay below 0.5, the error of a gradient
-that is wrong by a factor of two."""
+"""Upper limit of the relative error that is allowed for a gradient, for any number of ranks. It
+must stay below 0.5, the error of a gradient that is wrong by a factor of two."""
 _LEAST_KEPT = 0.01
 """Least share of a matrix's norm that a projection keeps; a random P hardly ever keeps less."""
 _ROUNDING = 1e-4

@@ -111,8 +111,8 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 def dockerfile(choice: Choice, root: Path) -> str:
     """A Dockerfile of both layers, which spython writes from the definition files.
 
-    NVIDIA's container toolkit provides cuda-compat. The building machine's settings are not used.
-    """
+    The lines on CUDA_COMPAT are left out: NVIDIA's container toolkit does their work. The building
+    machine's settings are not used."""
     from spython.main.parse.parsers import SingularityParser
     from spython.main.parse.writers import DockerWriter
 

@@ -75,7 +75,8 @@ def first_convolution(
     stride: int | None = None,
 ) -> nn.Conv2d:
     """A new convolution to replace `theirs`, the first of a network. It has `in_channels` channels
-    and, if given, another kernel size and stride. With stride 1, it keeps the image's side.
+    and, if given, another kernel size and stride. With stride 1 and an odd kernel size, height and
+    width of the output are those of the input.
 
     Weights are initialised as in torchvision's ResNets, VGGs and MobileNetV2: normal, with variance
     2 / fan-out (He et al. 2015, arXiv:1502.01852, eq. 14), for any number of input channels.

@@ -190,8 +190,8 @@ def _by_peers(
     row: Row, steps: Mapping[float, float], known: Mapping[Term, float]
 ) -> dict[Term, float]:
     """Shares that are computed from rows that differ in one key. A row with another batch size
-    gives the overhead of a step. The baseline, with fewer workers, gives exposed communication: the
-    lost efficiency."""
+    gives the overhead of a step. The baseline, which has fewer workers, gives the exposed
+    communication: 1 - efficiency."""
     found: dict[Term, float] = {}
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)

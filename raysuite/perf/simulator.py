@@ -414,7 +414,8 @@ def pipeline(
     done: dict[tuple[str, int, int], int] = {}
     """(kind, stage, micro-batch) -> the task after which the result is at its destination."""
     peers: dict[tuple[int, int], list[int]] = defaultdict(list)
-    """(stage, last micro-batch) of an update -> each worker's task before it."""
+    """(stage, last micro-batch) of an update -> for each worker of the stage, the index of its last
+    task before the update; the all-reduce waits for these tasks."""
     later: list[tuple[int, tuple[str, int, int]]] = []
     updates: list[tuple[int, tuple[int, int]]] = []
     for worker, own in enumerate(schedule.operations(steps)):

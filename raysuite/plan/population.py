@@ -21,8 +21,8 @@ from raysuite.spec.search import PbtScheduler, SearchOptions
 from raysuite.spec.search_check import KEPT
 
 _TRIES = 20
-"""Largest number of draws of new values. If none of them is valid, the values of the trial whose
-weights are taken are used."""
+"""Largest number of draws of new values. If none of them is valid, the trial takes the values
+of the trial whose weights it takes."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
 RESULTS/plan-CHECKSUM.jsonl            RunPlans added to the plan.json with that checksum
 RESULTS/search.json                    for a sweep: its section `search` and its initial spec
-RESULTS/decided.json                   for a sweep: values without a trial, whether all are decided
+RESULTS/decided.json                   for a sweep: infeasible values, whether all are decided
 RESULTS/epoch-order.jsonl              for a sweep: epochs in the order its scheduler received them
 RESULTS/commands.txt                   the commands that wrote into the folder, one per line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records

@@ -212,7 +212,7 @@ _LIKE_A_VALUE = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|True|False|None"
 
 def block_name(value: Any) -> str:
     """A value of the matrix as text: `ddp`, or `dali(threads=2)` for a block with options. A text
-    that looks like a number, a Boolean or null has quotation marks, as `"1"` beside 1."""
+    that looks like a number, a Boolean or null is quoted, so that `"1"` differs from 1."""
     if isinstance(value, str) and _LIKE_A_VALUE.fullmatch(value):
         return f'"{value}"'
     if not isinstance(value, dict):

@@ -187,7 +187,8 @@ class MuonOptions(_Optimizer):
     """Use Nesterov's momentum."""
     adjust_lr: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
     """How a matrix's learning rate depends on its shape. `match_rms_adamw` makes updates as large
-    as AdamW's, so that both can have one rate; `original` is the factor of Muon's authors."""
+    as AdamW's, so that Muon and AdamW can use the same rate; `original` is the factor of Muon's
+    authors."""
     adamw: tuple[str, ...] = OUTER
     """Name patterns of matrices that AdamW updates too, as is usual for embeddings and the last
     layer."""

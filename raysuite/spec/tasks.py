@@ -107,7 +107,7 @@ class TaskFacts(_Facts):
         return samples * (sequence or 1) if self.unit == "tokens" else samples
 
     def units_are_known(self, sequence: int | None) -> bool:
-        """Whether the plan determines the number of the throughput's units in a sample. It does not
+        """Whether the plan determines how many units of the throughput a sample has. It does not
         for tokens in the user's own data set, which has no `sequence`."""
         return self.unit != "tokens" or bool(sequence)
 

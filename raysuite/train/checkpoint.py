@@ -204,7 +204,8 @@ def _partial(folder: Path) -> Path:
 
 
 def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
-    """Write this rank's random state and buffers, within an epoch. All ranks must call it."""
+    """Write this rank's random state and buffers for a checkpoint within an epoch. All ranks must
+    call it."""
     buffers = {name: value.cpu() for name, value in _buffers(models)}
     state = {"draws": draws(world.device), "buffers": buffers}
     torch.save(state, _rank_file(folder, world.rank))

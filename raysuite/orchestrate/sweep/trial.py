@@ -33,7 +33,8 @@ FOLDER = "batches"
 
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
     """Search for a plan's batch size, write the search to the run's journal, and return the plan
-    with the size. Return None after recording why no size was found, and if the sweep was stopped.
+    with the size. Return None if no size was found, after recording the reason, or if the sweep was
+    stopped.
 
     `deadline`: time at which the search is ended, in seconds since 1970.
     """
