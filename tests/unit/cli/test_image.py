@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,21 @@ def test_a_dry_run_prints_files_and_commands_and_builds_nothing(tmp_path: Path) 
     assert len(commands) == 2
     assert "--build-arg mirror=http://m.example/debian" in commands[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin"]
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_verify_exits_with_1_for_the_image_of_another_checkout(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    facts = json.dumps({"variant": "cpu", "extras": [], "arch": "amd64", "digest": "0" * 64})
+    labels = '{"data": {"attributes": {}}}'
+    answers = f"case $1 in inspect) echo '{labels}';; *) echo '{facts}';; esac"
+    (tmp_path / "bin/apptainer").write_text(f"#!/bin/sh\n{answers}\n")
+    (tmp_path / "other.sif").touch()
+    done = image("verify", tmp_path / "other.sif", "--no-test", *words)
+    assert done.exit_code == 1, done.output
+    if words:
+        [check] = json.loads(done.stdout)
+        assert (check["name"], check["passed"]) == ("recipe", False)
+    else:
+        assert done.stdout.startswith("FAILED  recipe: digest 0000000000000000, ")

@@ -332,3 +332,15 @@ def test_tail_reads_each_record_once_and_waits_for_whole_lines(tmp_path: Path) -
     assert [record.kind for record in tail.new(file)] == ["run_failed"]
     file.write_bytes(b"".join(lines[:3] + lines[:3]))  # begun anew
     assert [record.epoch for record in tail.new(file) if record.kind == "epoch_finished"] == [0]
+
+
+def test_a_run_that_starts_again_has_the_epochs_of_its_checkpoint(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, terminal=True)
+    plan = stage.plans[0]
+    with stage.progress:
+        stage.write(plan, *run_records(plan)[:4])  # two epochs have ended
+        stage.poll()
+        assert "epoch 3 of 3" in stage.view()
+        stage.write(plan, run_records(plan)[0].model_copy(update={"first_epoch": 1}))
+        stage.poll()
+        assert "epoch 2 of 3" in stage.view()

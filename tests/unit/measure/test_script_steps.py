@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -350,3 +351,15 @@ def test_what_was_replaced_in_torch_is_restored(tmp_path: Path) -> None:
         assert DataLoader.__iter__ is not before[0]
     after = DataLoader.__iter__, torch.Tensor.backward, torch.distributed.init_process_group
     assert after == before
+
+
+def test_the_forming_of_a_process_group_is_timed(log: Any) -> None:
+    def script() -> None:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            Loop().epoch()
+        finally:
+            dist.destroy_process_group()
+
+    marks = log(script).marks
+    assert marks["group_begins"] < marks["group_formed"] < marks["first_batch"]

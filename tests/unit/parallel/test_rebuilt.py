@@ -177,6 +177,7 @@ COMPUTED = [
     nn.AvgPool2d(2, padding=1),
     nn.AvgPool2d(2, count_include_pad=False),
     nn.AdaptiveAvgPool2d(1),
+    nn.AdaptiveAvgPool2d((1, 1)),
 ]
 NOT_COMPUTED = [
     nn.Conv2d(4, 4, 3, groups=2),
@@ -192,6 +193,8 @@ NOT_COMPUTED = [
     nn.AvgPool2d(2, padding=1, count_include_pad=False),
     nn.AvgPool2d(2, divisor_override=3),
     nn.AdaptiveAvgPool2d(2),
+    nn.AdaptiveAvgPool2d((7, 7)),
+    nn.AdaptiveAvgPool2d((1, 2)),
     nn.GELU(),
 ]
 

@@ -511,3 +511,15 @@ def test_an_interval_is_computed_where_it_is_drawn(most, places):
     band = builders.interval_trace(mean, [], repeats, statistic, most)
     assert len(seen) == len(band["x"]) == places
     assert band["x"] == mean["x"][:: 100 // places]
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_target_is_drawn_as_far_as_the_longest_curve(tmp_path, short):
+    spec = TWELVE_ROWS.replace("REPEATS", "1")
+    runs = list(results_figures(write_results(tmp_path, spec, missing=range(2, 12))))[:2]
+    runs[short] = replace(runs[short], epochs=runs[short].epochs[:2])
+    plot = drawn("accuracy", make_rows(runs))
+    ends = [trace["x"][-1] for trace in plot.traces if trace["kind"] == "mean"]
+    assert sorted(ends) == [2, 6]
+    [target] = [trace for trace in plot.traces if trace["kind"] == "level"]
+    assert target["x"] == [0, 6]
