@@ -362,7 +362,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
     rest = len(said) - MOST_GROUPS
     said = said[:MOST_GROUPS]
     if rest > 0:
-        said.append(Sentence("caveat", f"{rest} more groups are in the table."))
+        said.append(Sentence("caveat", f"In the table: {text.count(rest, 'more group')}."))
     if 0 < alone < len(groups):
         only = (
             f"In {alone} of the {len(groups)} groups of the same network, data and number of "

@@ -120,6 +120,17 @@ def test_a_port_in_use_anywhere_passes_the_block_over() -> None:
     assert found.first != block.first
 
 
+def test_a_port_in_use_on_any_address_passes_the_block_over() -> None:
+    block, guard = take("third", 128)
+    guard.close()
+    with socket.socket() as foreign:
+        foreign.bind(("127.0.0.2", block.first + 77))
+        foreign.listen()
+        found, guard = take("third", 128)
+        guard.close()
+    assert found.first != block.first
+
+
 @pytest.mark.parametrize("sizes", [(256, 384), (384, 128), (384, 256)])
 def test_a_block_of_another_size_is_held_too(
     sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch

@@ -63,6 +63,14 @@ def look(**site: Any) -> dict[str, Finding]:
     return {found.what: found for found in check_site(SlurmSite(**site), sys.executable)}
 
 
+def test_a_python_without_raysuite_is_named_with_its_last_line(login: Login) -> None:
+    login.command("bare", "printf 'Traceback:\nNo module named raysuite\n' >&2; exit 1")
+    python = str(login.path / "bare")
+    assert (
+        look(python=python)["python"].note == f"{python} has no raysuite: No module named raysuite"
+    )
+
+
 def test_a_sound_site(login: Login) -> None:
     found = look(nodes=4, gpus_per_node=4, account="physics", qos="long", time="1-0")
     assert {finding.what for finding in found.values() if finding.state is State.WRONG} == set()

@@ -171,7 +171,10 @@ def test_bad_images_are_all_listed(source: Path, tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "target" / "manifest.json").read_text())["skipped"]) == 3
 
     (source / "train" / SYNSETS[0] / f"{SYNSETS[0]}_1.JPEG").write_bytes(image(9))
-    assert run(source, tmp_path / "target", shards=9, bad="skip").train == 25
+    again = run(source, tmp_path / "target", shards=9, bad="skip")
+    assert (again.train, len(again.skipped)) == (25, 2)
+    (tmp_path / "target" / "manifest.json").unlink()  # as if killed after the last shard
+    assert run(source, tmp_path / "target", shards=9, bad="skip").skipped == again.skipped
 
 
 @pytest.mark.parametrize(("bad", "lines", "more"), [(1, 3, 0), (20, 22, 0), (22, 23, 2)])

@@ -149,6 +149,7 @@ def test_errors_are_relative_distances_of_the_worst_tensor_and_step() -> None:
     assert found.loose_error == found.updates
     found = compared(EXPECTED, logits=(3.0, 4.5))
     assert (found.error, found.subject) == (pytest.approx(0.1), "logits")
+    assert found.loose_error == found.error
     found = compared(EXPECTED, losses=(2.5, 4.4))
     assert (found.error, found.subject) == (pytest.approx(0.25), "losses")
     assert found.loose_error == found.error

@@ -261,3 +261,13 @@ def test_jax_counts_each_micro_batch_in_the_running_statistics(
     state = engine.whole_state(engine.weights())
     assert state["0.running_mean"].tolist() == pytest.approx([2.5] * 3)  # (0 + 2) / 2, (1 + 4) / 2
     assert state["0.running_var"].tolist() == pytest.approx([16.75] * 3)  # 1 -> 1.5 -> 16.75
+
+
+def test_each_rank_has_the_frameworks_weights() -> None:
+    engine = NumpyEngine(model_of(), partial(torch.optim.SGD, lr=0.1))
+    engine.world = World(1, 2, 1, torch.device("cpu"))
+    before = engine.weights()["1.weight"].clone()
+    trained(engine, range(1))
+    after = engine.weights()["1.weight"]
+    assert not torch.equal(after, before)
+    assert after.numpy() == pytest.approx(engine.read("1.weight").T)

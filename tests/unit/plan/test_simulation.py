@@ -83,6 +83,7 @@ def plan_of(
         (plan_of(LAYERS), {}, 6.600 + 2.560 + 2.580 + 0.160),
         (plan_of({"name": "fsdp"}), {}, 2.740 + 3 * WHOLE + 2.740),  # in no block
         (plan_of(), {"storage": 2.0}, 64 / 2),
+        (plan_of(accumulate=2), {"storage": 2.0}, 64 / 2),
         (plan_of(workers=1), {}, 2 * 3 * WHOLE),  # 64 images, and nothing is sent
         (plan_of(workers=1), {"straggler": 3.0}, 3 * 2 * 3 * WHOLE),
         # forward passes until 1.152 and 3 * 1.280 later, backward ones of 2.560, 2.560 and 2.304

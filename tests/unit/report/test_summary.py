@@ -16,7 +16,7 @@ from raysuite.records import (
 from raysuite.records import rows as rows_module
 from raysuite.records.statistics import compared
 from raysuite.report import collect
-from raysuite.report.summary import short_names, summarize_rows
+from raysuite.report.summary import fastest, short_names, summarize_rows
 from raysuite.report.tables import columns, rows_sheet
 from raysuite.report.text import ratio
 from tests.fake_batches import batch_found
@@ -383,3 +383,17 @@ def test_claims_of_several_groups_hold_together(tmp_path, monkeypatch):
     )
     summary(tmp_path, repeats=2)
     assert levels == [pytest.approx(1 - 0.05 / 2)] * 2
+
+
+@pytest.mark.parametrize(
+    ("workers", "models", "left"),
+    [
+        ("[1, 2, 4, 8]", "[resnet20, resnet32]", []),
+        ("[1, 2, 4]", "[resnet20, resnet32, resnet44]", ["In the table: 1 more group."]),
+    ],
+)
+def test_groups_of_work_beyond_the_eighth_are_counted(tmp_path, workers, models, left):
+    spec = TWELVE_ROWS.replace("[1, 2]", workers).replace("REPEATS", "1") + f"  model: {models}\n"
+    said = fastest(make_rows(results_figures(write_results(tmp_path, spec))))
+    assert [each.text for each in said if each.kind == "caveat"] == left
+    assert len([each for each in said if each.kind == "result"]) == 8

@@ -91,6 +91,12 @@ resources: {workers: 0, device: tpu}
             "strategy.bucket",
             "did you mean 'strategy.bucket_mb'?",
         ),
+        (
+            "search: {space: {seed: {randint: [1, 9]}}, trials: 2, "
+            "scheduler: {name: asha, gracee: 2}}",
+            "search.scheduler.gracee",
+            "did you mean 'search.scheduler.",
+        ),
         ("strategy: {name: ddp, zero_stage: 1}", "strategy.zero_stage", "a key of deepspeed, and"),
         ("strategy: {name: single, bucket_mb: 3}", "strategy.bucket_mb", "valid: name"),
         ("strategy: 5", "strategy", "`name`: single, ddp"),

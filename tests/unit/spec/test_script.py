@@ -113,6 +113,7 @@ def test_the_guides_spec_is_planned_as_the_guide_writes_it(
         "script: {command: [FILE], samples_per_step: many}",
         "script: {command: [FILE], samples_per_step: 0}",
         "script: {command: [FILE], samples_per_step: -8}",
+        "script: {command: [FILE], samples_per_step: 3 / 2}",
         "script: {command: [FILE]}\nmodel: resnet20",
         "script: {command: [FILE]}\nstrategy: ddp",
         "script: {command: [FILE], comand: 1}",

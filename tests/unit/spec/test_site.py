@@ -208,3 +208,9 @@ def test_paths_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     site = read(tmp_path, "kind: local\nimage: ~/a.sif\nbinds: ['~/data:~/d:ro', ~/b]")
     assert site.image == "/home/ada/a.sif"
     assert site.binds == ("/home/ada/data:/home/ada/d:ro", "/home/ada/b")
+
+
+def test_the_command_is_a_word_of_its_own_in_launch() -> None:
+    assert LocalSite(launch=("sh", "-c", 'exec "$@"', "sh", "{command}"))
+    with pytest.raises(ValueError, match="one of its words must be"):
+        LocalSite(launch=("sh", "-c", "exec {command}"))

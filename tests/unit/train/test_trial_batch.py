@@ -138,3 +138,12 @@ def test_a_task_that_computes_no_sums_is_refused(given: dict[str, Any], refused:
             _loss(task, torch.ones(2), targets)
     else:
         assert _loss(task, torch.ones(2), targets) == 2.0
+
+
+def test_patterns_that_match_nothing_are_named_beside_other_mistakes() -> None:
+    plan = plan_of(
+        model={"name": "tests.unit.train.test_trial_batch:Branches", "options": {"by": "torch"}},
+        strategy={"name": "horovod"},
+        optimizer={"name": "sgd", "lr_factors": {"absent.*": 2.0}},
+    )
+    assert [each.key for each in mistakes(plan)] == ["strategy.name", "optimizer.lr_factors"]
