@@ -56,17 +56,6 @@ def test_overrides_are_yaml_and_stand_on_the_command_line(file: Path) -> None:
     assert document.place(("training", "global_batch")) == (str(file), 5)
 
 
-def test_an_override_of_a_key_of_three_parts_has_the_line_of_the_file_no_more(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "spec.yaml"
-    file.write_text("search:\n  scheduler:\n    name: asha\n    grace: 1\n", "utf-8")
-    document = read_document(file, ["search.scheduler.grace=2"])
-    assert document.data["search"] == {"scheduler": {"name": "asha", "grace": 2}}
-    assert document.place(("search", "scheduler", "grace")) == (COMMAND_LINE, None)
-    assert document.place(("search", "scheduler", "name")) == (str(file), 3)
-
-
 def test_an_override_ends_the_sweep_of_its_key(file: Path) -> None:
     document = read_document(file, ["resources.workers=4"])
     assert list(document.data["matrix"]) == ["loader"]

@@ -128,6 +128,16 @@ def test_mistakes_in_a_scale_are_told_with_its_lines(file: Path) -> None:
     assert "training.epochs: got 0" in found[0]
 
 
+def test_keys_of_three_parts_have_the_lines_of_the_scale(tmp_path: Path) -> None:
+    path = tmp_path / "b.yaml"
+    path.write_text(
+        "search:\n  scheduler: {grace: 3}\nscales:\n  s:\n    search.scheduler.grace: 1\n"
+    )
+    document = read_document(path, scale="s")
+    assert document.data["search"] == {"scheduler": {"grace": 1}}
+    assert document.place(("search", "scheduler", "grace")) == (str(path), 5)
+
+
 def test_keys_that_go_together(file: Path) -> None:
     found = labels(read_document(file, ["schedule=step"]))
     assert found == [
