@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,19 @@ def engine_of(strategy: Any, network: str, settings: StepSettings, seed: int = 3
     options = ModelOptions(name=network, options={"dropout": 0.0} if "mobile" in network else {})
     engine: Engine = strategy.prepare(
         models.build(options, FACTS),
-        lambda parameters: torch.optim.SGD(parameters, 9.0, 0.9, weight_decay=1e-4),
+        _optimizer,
         settings,
     )
     return engine
+
+
+def _optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """Vectors decay by another factor, so that groups have another order than the network."""
+    vectors, others = [], []
+    for each in parameters:
+        (vectors if each.ndim == 1 else others).append(each)
+    groups = [{"params": vectors, "weight_decay": 1e-3}, {"params": others}]
+    return torch.optim.SGD(groups, 9.0, 0.9, weight_decay=1e-4)
 
 
 def train(

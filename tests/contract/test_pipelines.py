@@ -205,6 +205,8 @@ def test_runs_record_what_their_stages_do(tmp_path: Path) -> None:
         assert len(each.slots) == 2
         assert all(0 < share < 1 for share in each.bubble)
         assert each.sent_bytes[0] == each.sent_bytes[1] > 0  # activations and their gradients
+    for each in (gpipe, pipedream):  # of 16 samples: 32 channels of 4 x 4 values of fp32
+        assert each.sent_bytes == [16 * 32 * 4 * 4 * 4] * 2
     assert len(one_by_one.block_seconds) == 11
     assert one_by_one.ideal_bubble == gpipe.ideal_bubble == pytest.approx(1 / 9)
     assert max(one_by_one.activation_bytes) < gpipe.activation_bytes[0] / 2
