@@ -6,12 +6,14 @@ import errno
 import os
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from raysuite.cluster import ports
 from raysuite.cluster.agent import node as module
 from raysuite.cluster.agent.head import HeadNode
 from raysuite.cluster.agent.node import NodeFailedError, Signals, ThisNode
@@ -158,3 +160,17 @@ def test_ray_is_there_once_its_dashboard_counts_a_node_as_alive(
     monkeypatch.setattr(head, "_dashboard", lambda: SimpleNamespace(nodes=nodes))
     assert (head._wait_for_ray(), answers) == (True, [])
     assert not head._wait_for_ray(), "Ray has ended"
+
+
+def test_a_node_takes_ports_for_a_worker_on_each_of_its_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(ports, "take", lambda seed, size: (sizes.append(size), ExitStack()))
+    for place in (Place("here", 0, "1", 1000, 2, None), Place("here", 0, "1", None, None, None)):
+        node = SimpleNamespace(
+            place=place, folder=SimpleNamespace(path=tmp_path), release_ports=lambda: None
+        )
+        ThisNode.take_ports(cast(ThisNode, node), 1)
+    assert sizes == [ports.block_size(1000), ports.block_size(0)]
+    assert sizes[0] > 1000 > sizes[1]

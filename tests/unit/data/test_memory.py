@@ -21,6 +21,7 @@ from raysuite.data.formats.image_folder import Source
 from raysuite.data.loaders.memory import key_of
 from raysuite.data.normalise import Normalise
 from raysuite.data.prepared import Prepared
+from raysuite.errors import DataError
 from raysuite.spec.loaders import MemoryOptions, NativeOptions
 from tests import small_sets
 
@@ -135,3 +136,19 @@ def test_images_are_read_from_memory_alone(
             assert torch.equal(found.images, wanted.images)
             assert torch.equal(found.labels, wanted.labels)
             assert (found.real, found.of_global) == (3, 3)
+
+
+def test_a_damaged_image_leaves_all_others_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})  # parts of two images or more
+    small = small_sets.write("imagenet-folder", tmp_path / "set")
+    prepared = prepare(small.data, small.facts, tmp_path / "cache")
+    files = [str(open_source(prepared, "train").file(sample)) for sample in (0, 1)]
+    Path(files[0]).write_bytes(b"no image")
+    with closing(make_loader(prepared, "train", MemoryOptions(), torch.device("cpu"))) as loader:
+        Path(files[1]).unlink()
+        [batch] = loader.batches([Slice(np.array([1, 2]), 2, 2)])
+        assert len(batch.images) == 2
+        with pytest.raises(DataError, match=files[0]):
+            list(loader.batches([Slice(np.array([0]), 1, 1)]))
