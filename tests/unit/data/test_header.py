@@ -143,6 +143,8 @@ def test_an_image_beyond_the_limit_is_no_image(form: str, monkeypatch: pytest.Mo
     data = encoded(form)
     assert read_header(data).width == WIDTH
     with monkeypatch.context() as patch:
+        patch.setattr(headers, "MOST_PIXELS", WIDTH * HEIGHT)
+        assert read_header(data).width == WIDTH
         patch.setattr(headers, "MOST_PIXELS", WIDTH * HEIGHT - 1)
         with pytest.raises(ValueError, match=r"4,799, the limit"):
             read_header(data)
