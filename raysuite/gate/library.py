@@ -70,10 +70,9 @@ def check(
         raise UserError("reference and reference_step go together; give both, or neither")
     if steps < 1:
         raise UserError(f"steps: got {steps}; it should be at least 1")
-    _refuse_incomparable(model)
+    _refuse_incomparable(model, reference)
     before: dict[str, torch.Tensor] = {}
     if reference is not None:
-        _refuse_incomparable(reference)
         before = {name: _whole(each).clone() for name, each in _parameters(reference).items()}
         own = {(name, each.shape) for name, each in _parameters(model).items()}
         unequal = own ^ {(name, each.shape) for name, each in before.items()}
@@ -160,21 +159,27 @@ def _is_sharded(tensor: Any) -> bool:
     return any(not each.is_replicate() for each in getattr(tensor, "placements", ()))
 
 
-def _refuse_incomparable(model: nn.Module) -> None:
+def _refuse_incomparable(model: nn.Module, reference: nn.Module | None) -> None:
     from torch.nn.parameter import is_lazy
 
-    if lazy := [name for name, each in _tensors(model).items() if is_lazy(each)]:
+    own, whole = _tensors(model), {} if reference is None else _tensors(reference)
+    if lazy := [name for name, each in (*own.items(), *whole.items()) if is_lazy(each)]:
         raise UserError(
             f"got {some(lazy, 3)} of lazy layers, which have no shape yet; pass a batch through "
             "the network before the check"
         )
     wrapped = any(type(each).__name__ == "FullyShardedDataParallel" for each in model.modules())
-    empty = [name for name, each in _parameters(model).items() if each.numel() == 0]
+    parameters = _parameters(model).items()
+    # a network may have parameters without elements: then the reference has them too
+    empty = [
+        n for n, each in parameters if not each.numel() and (n not in whole or whole[n].numel())
+    ]
     if wrapped or empty:
         given = "FullyShardedDataParallel" if wrapped else f"{some(empty, 3)} without elements"
         raise UserError(
             f"got {given}: a rank has shards that cannot be compared; those of "
-            "torch.distributed.fsdp.fully_shard, which are DTensors, can"
+            "torch.distributed.fsdp.fully_shard, which are DTensors, can; give a reference if the "
+            "network itself has parameters without elements"
         )
 
 

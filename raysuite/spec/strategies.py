@@ -436,6 +436,7 @@ class HorovodOptions(_StrategyOptions):
 
     def network_refusals(self, network: Network) -> Refusals:
         yield from _zero_gradients(self.name, network)
+        yield from _complex(self.name, network)
         yield from _unsynchronised(self.name, network)
 
     def traffic(
@@ -954,6 +955,7 @@ class PipelineOptions(_StrategyOptions):
                 f"{listed(network.frozen)}: frozen, but pipeline trains all parameters; keep "
                 "requires_grad True, or choose another strategy",
             )
+        yield from _complex(self.name, network)
         yield from _unsynchronised(self.name, network)
 
     @property
@@ -1021,7 +1023,7 @@ def _complex(name: str, network: Network) -> Refusals:
     if network.complex:
         yield (
             "strategy.name",
-            f"{listed(network.complex)}: of complex numbers, which {name} cannot reduce; use ddp, "
+            f"{listed(network.complex)}: of complex numbers, which {name} cannot send; use ddp, "
             "or a real parameter and torch.view_as_complex",
         )
 

@@ -141,6 +141,8 @@ class TrainingLoop:
             return stop
         ended, compiler = now(self.world.device), self.engine.compiler
         compiled = compiler.seconds
+        # a run that was stopped in its validation repeats the whole validation
+        self._seed_draws()
         found = validate(
             plan,
             self.task,
@@ -251,7 +253,10 @@ class TrainingLoop:
         if self.so_far.steps and self._draws is not None:
             restore_draws(self.world.device, self._draws)
         else:
-            seed_draws(first_draws(self.plan.seed, self.epoch, self.world.rank))
+            self._seed_draws()
+
+    def _seed_draws(self) -> None:
+        seed_draws(first_draws(self.plan.seed, self.epoch, self.world.rank))
 
     def _elapsed(self) -> float:
         """Seconds since this attempt read its first sample."""

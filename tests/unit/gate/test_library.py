@@ -121,6 +121,8 @@ def test_bad_input_is_refused() -> None:
     empty = nn.ParameterDict({"weight": torch.empty(0)})
     with pytest.raises(UserError, match="weight without elements"):
         check(stepper(model), empty)
+    same = copy.deepcopy(empty)
+    assert check(lambda n: None, empty, reference=same, reference_step=lambda n: None).error == 0
     with pytest.raises(UserError, match="got weight, bias of lazy layers"):
         check(stepper(model), nn.LazyLinear(1))
     other = copy.deepcopy(model)

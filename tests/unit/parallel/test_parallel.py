@@ -367,7 +367,7 @@ class TestDeepSpeedConfiguration:
             own = strategy.prepare(
                 model, lambda each: torch.optim.SGD([*each][:2], lr=0.1), StepSettings(1)
             )
-            assert own.weights()["places"].equal(places)
+            assert own.weights()["places"].tolist() == [2**24 + 1]
         finally:
             strategy.stop()
 

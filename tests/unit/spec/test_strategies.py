@@ -59,6 +59,11 @@ def test_no_options_reduce_gradients_in_several_parts(given: dict[str, Any]) -> 
     assert options(given).several_reductions() is None
 
 
+def test_a_pipeline_names_weights_that_it_cannot_send() -> None:
+    [(key, message)] = options({"name": "pipeline"}).network_refusals(Network(complex=("a.b",)))
+    assert (key, "a.b" in message) == ("strategy.name", True)
+
+
 def test_zero_3_names_what_it_cannot_shard() -> None:
     assert not [*options({"name": "deepspeed", "zero_stage": 3}).network_refusals(Network())]
     for network, what in ((Network(empty=("a.b",)), "a.b"), (Network(scripted=True), "a Script")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import random
 import re
 import signal
 import subprocess
@@ -14,8 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from raysuite.measure.power_meter import PowerMeter
 from raysuite.parallel.base import World
@@ -34,6 +37,7 @@ from raysuite.train import cost_meter, stop_together
 from raysuite.train.checkpoint import LoopState
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.stop_together import Prune, Signals, Stop, Watch, never
+from tests.tiny_model import Tiny
 from tests.unit.train.conftest import plan_of, run
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
@@ -48,6 +52,17 @@ SAME = (
 @pytest.fixture(autouse=True)
 def _asked_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_together, "MEET_SECONDS", 0.0)
+
+
+class Noisy(Tiny):
+    """Draws from all generators, in validation too."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        noise = random.random() + float(np.random.random())
+        return super().forward(images) + noise * torch.rand(10)
+
+
+NOISY = {"name": f"{__name__}:Noisy"}
 
 
 def after(steps: int) -> Callable[[], Stop | None]:
@@ -94,7 +109,8 @@ def epochs_of(records: Sequence[Record]) -> list[EpochFinished]:
             {"training_precision": "fp16", "training_accumulate": 2, "training_clip_norm": 1.0},
         ),
         ([6], {}),  # all steps are behind it, and the validation is not
-        ([7], {}),  # in the midst of its validation
+        ([7], {"model": NOISY}),  # in the midst of its validation
+        ([2], {"model": NOISY}),
         ([4, 2, 3], {"loader": {"name": "native", "threads": 2}}),
         pytest.param(
             [4],

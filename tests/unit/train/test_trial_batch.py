@@ -70,6 +70,7 @@ class Waves(Net):
         ("ddp", "adamw", []),
         ("fsdp", "sgd", ["strategy.name"]),
         ("deepspeed", "sgd", ["strategy.name"]),
+        ("horovod", "sgd", ["strategy.name"]),
         ("ddp", "muon", ["optimizer.name"]),
         ("ddp", "schedule_free", ["optimizer.name"]),
     ],
