@@ -79,7 +79,9 @@ def records() -> str:
     parts = [
         "# Records",
         "Each run appends its Records to `RESULTS/runs/RUN_ID/journal.jsonl`, one JSON object a "
-        "line; `raysuite run --json` prints the same lines. Times are seconds, `time` is seconds "
+        "line. `raysuite run --json` prints the same lines, after a line of kind `results` "
+        "(folder, versions of raysuite and of the schema) and before a line of kind `summary` "
+        "(folder, number of runs by status). Times are seconds, `time` is seconds "
         "since 1970 (UTC), memory is bytes. Every Record has `kind`, `run_id` and `time`.",
     ]
     for record in get_args(get_args(Record)[0]):

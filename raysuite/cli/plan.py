@@ -46,7 +46,7 @@ def plan(
             callback=_print_schema,
             is_eager=True,
             help="Instead, print the JSON Schema of a spec, with which an editor completes and "
-            "checks it, or of a journal line (and of --json); SPEC is left out.",
+            "checks it, or of a journal line; SPEC is left out.",
         ),
     ] = None,
     as_json: AsJson = False,

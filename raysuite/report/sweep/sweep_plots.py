@@ -229,6 +229,9 @@ def parallel(study: Study) -> Plot | None:
     titles = json.dumps([axis.title for axis in axes])
     absent = any(spot < 0 for axis in axes for spot, _ in axis.ticks)
     gray = {"color": {"value": NEUTRAL}, "detail": {"field": "series", "type": "nominal"}}
+    domain = [-0.1, len(axes) - 1 + max(0.4, 0.15 * len(axes))]
+    room = {"limit": {"expr": f"max(80, width / {domain[1] - domain[0]:.3g} - 12)"}}
+    names = p.WORDS | {"mark": p.WORDS["mark"] | room}  # up to the next axis
     return Plot(
         name="parallel",
         title="Parallel coordinates",
@@ -236,11 +239,11 @@ def parallel(study: Study) -> Plot | None:
         f"top. {BY_RANK} Trials that were stopped early are faint, failed ones dotted.{left_out}",
         description=f"{text.count(len(begun), 'trial')} over {len(axes) - 1} searched keys.",
         traces=traces,
-        layers=[p.line("axis", 1.5, gray), *_trial_layers(), p.WORDS],
+        layers=[p.line("axis", 1.5, gray), *_trial_layers(), names],
         x={
             "type": "quantitative",
             "title": None,
-            "scale": {"domain": [-0.1, len(axes) - 1 + max(0.4, 0.15 * len(axes))], "nice": False},
+            "scale": {"domain": domain, "nice": False},
             "axis": {
                 "values": list(range(len(axes))),
                 "labelExpr": f"{titles}[datum.value]",
