@@ -6,6 +6,8 @@ The model is run on torch's meta device, which has shapes but no values.
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -144,6 +146,22 @@ def _measured(model: nn.Module, facts: DatasetFacts) -> tuple[tuple[int, int], t
     return few, more
 
 
+def _lstm_flops(
+    inputs: Sequence[int],
+    input_weights: Sequence[int],
+    hidden_weights: Sequence[int],
+    *_others: Any,
+    **_named: Any,
+) -> int:
+    """Two operations for each weight, time step and sample; arguments are shapes."""
+    time_steps, samples, _ = inputs
+    return 2 * time_steps * samples * (math.prod(input_weights) + math.prod(hidden_weights))
+
+
+_UNCOUNTED = {torch.ops.aten.mkldnn_rnn_layer: _lstm_flops}
+"""Operations that torch does not count: oneDNN's LSTM, for networks that run on the CPU."""
+
+
 def _forward(model: nn.Module, inputs: Any) -> tuple[int, int]:
     """FLOPs and saved bytes of one forward pass in training mode."""
     saved: dict[StorageWeakRef, int] = {}
@@ -154,7 +172,7 @@ def _forward(model: nn.Module, inputs: Any) -> tuple[int, int]:
         return tensor
 
     with (
-        FlopCounterMode(display=False) as flops,
+        FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as flops,
         torch.enable_grad(),
         saved_tensors_hooks(keep, lambda tensor: tensor),
     ):

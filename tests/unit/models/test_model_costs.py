@@ -132,6 +132,23 @@ def test_what_the_meta_device_cannot_run_is_run_for_real() -> None:
     assert found.activation_bytes == 4 * 64
 
 
+class ReadsSequence(nn.Module):
+    """An LSTM of the rows of an image, which the meta device cannot run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 6, batch_first=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        rows = images.flatten(1, 2) + images.sum().item()
+        return self.lstm(rows)[0][:, -1]
+
+
+def test_an_lstm_that_the_meta_device_cannot_run_is_counted() -> None:
+    found = cost_of(ModelOptions(name=f"{HERE}:ReadsSequence"), small(1, 8))
+    assert found.forward_flops == 8 * 4 * 6 * (8 + 6)  # rows, gates, outputs, inputs
+
+
 def test_a_model_of_torchvision_that_reads_while_it_is_made() -> None:
     found = cost_of(ModelOptions(name="regnet_x_400mf"), IMAGENET)
     published = torchvision.models.RegNet_X_400MF_Weights.IMAGENET1K_V1.meta
