@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from raysuite import lazy
 from raysuite.errors import UserError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from raysuite.models.base import Constructor
     from raysuite.models.model_costs import ModelCost
+
+Count = TypeVar("Count")
 
 __all__ = ["build", "check", "cost_of", "layers_of"]
 
@@ -94,16 +96,9 @@ def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
 
     Raises the errors of `build`, and UserError if the model cannot process the data set's images.
     """
-    import torch
-
     from raysuite.models.model_costs import cost
 
-    try:
-        with torch.device("meta"):
-            return cost(build(model, facts), facts)
-    except UserError:  # some constructors read values of tensors; meta tensors have none
-        with torch.random.fork_rng(devices=[]):
-            return cost(build(model, facts), facts)
+    return _counted(model, facts, cost)
 
 
 def layers_of(model: ModelOptions, facts: DatasetFacts) -> list[LayerCost]:
@@ -114,14 +109,24 @@ def layers_of(model: ModelOptions, facts: DatasetFacts) -> list[LayerCost]:
     """
 
     def count() -> list[LayerCost]:
-        import torch
-
         from raysuite.models.model_costs import layer_costs
 
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            return layer_costs(build(model, facts), facts)
+        return _counted(model, facts, layer_costs)
 
     return kept(model, facts, count)
+
+
+def _counted(
+    model: ModelOptions, facts: DatasetFacts, count: Callable[[nn.Module, DatasetFacts], Count]
+) -> Count:
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                return count(build(model, facts), facts)
+        except UserError:  # some constructors read values of tensors; meta tensors have none
+            return count(build(model, facts), facts)
 
 
 def _constructor(name: str, facts: DatasetFacts) -> Constructor:

@@ -18,10 +18,12 @@ from raysuite.spec.experiment import ModelOptions
 
 @dataclass(frozen=True)
 class LayerCost:
-    """The cost of one image in a module without submodules."""
+    """The cost of one image in a module, without that of its submodules."""
 
     name: str
     parameters: int
+    trained: int
+    """The parameters that are not frozen."""
     forward_flops: int
     """Multiply-adds, as in ModelCost."""
     output_bytes: int

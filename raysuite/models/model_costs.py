@@ -81,9 +81,10 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
 
 
 def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
-    """The costs of modules with FLOPs or parameters, in the order of a forward pass. An operation
-    between two modules, such as attention, counts for the second module; a shared weight counts for
-    the first module that has it.
+    """The costs of modules with FLOPs or parameters, in the order in which their forward passes
+    end. An operation between two modules, such as attention, counts for the next module that ends,
+    which may be the one that contains it; so do parameters of modules that are never called. A
+    shared weight counts for the first module that has it.
 
     Raises UserError if the model cannot run on the meta device with samples of this shape.
     """
@@ -98,13 +99,13 @@ def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
             own = {*module.parameters()} - seen
             seen.update(own)
             held = sum(each.numel() for each in own)
+            trained = sum(each.numel() for each in own if each.requires_grad)
             size = result.numel() * 4 if isinstance(result, Tensor) else 0
             if done or held:
-                found.append(LayerCost(name, held, done // _FEW // 2, size // _FEW))
+                found.append(LayerCost(name, held, trained, done // _FEW // 2, size // _FEW))
 
         for name, module in empty.named_modules():
-            if not any(module.children()):
-                module.register_forward_hook(partial(leave, name))
+            module.register_forward_hook(partial(leave, name or type(model).__name__))
         try:
             with torch.no_grad():
                 called(empty.train(), inputs)

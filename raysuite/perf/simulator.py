@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import groupby
@@ -220,6 +220,8 @@ class Layer:
     unit: int = OUTSIDE
     """Number of the unit with which the layer's weights are gathered. Layers outside of all units
     are gathered once for both passes."""
+    frozen_bytes: float = 0.0
+    """Bytes of weights without gradients."""
 
 
 @dataclass(frozen=True)
@@ -292,18 +294,20 @@ class _DataParallel:
         self._segments = _segments(layers, reductions)
         self.held: dict[int, float] = defaultdict(float)
         """Bytes of each bucket's gradients."""
+        self._sizes: dict[int, float] = defaultdict(float)
+        """Bytes of each bucket's weights that are not gathered yet."""
         self._freed: dict[int, float] = defaultdict(float)
         for bucket, own in self._segments:
-            each = [layer.gradient_bytes for layer in own]
-            self.held[bucket] += sum(each)
-            self._freed[bucket] += sum(count for count in each if count > reductions.kept_bytes)
+            weights = [layer.gradient_bytes + layer.frozen_bytes for layer in own]
+            self.held[bucket] += sum(layer.gradient_bytes for layer in own)
+            self._sizes[bucket] += sum(weights)
+            self._freed[bucket] += sum(count for count in weights if count > reductions.kept_bytes)
         lanes = [f"{crowd.count:,} workers" for crowd in crowds]
         if len(crowds) > 1:
             lanes = [f"{lane}, group {number}" for number, lane in enumerate(lanes)]
         pairs = zip(crowds, lanes, strict=True)
         self.factors = {lane: crowd.slowest(jitter) for crowd, lane in pairs}
         self._sharded = reductions.gathers == "weights" and self.workers > 1
-        self._sizes: Mapping[int, float] = self.held
         self._gathered: dict[int, int] = {}
         self._done: list[list[int]] = []
         """For each finished segment, a list of its last task in each lane."""

@@ -175,9 +175,10 @@ def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> l
             each.name,
             seconds * FORWARD_SHARE * each.forward_flops / whole,
             seconds * (1 - FORWARD_SHARE) * each.forward_flops / whole,
-            each.parameters * 4.0,
+            each.trained * 4.0,
             each.output_bytes * float(plan.micro_batch),
             counted.units.get(each.name, OUTSIDE),
+            (each.parameters - each.trained) * 4.0,
         )
         for each in counted.layers
     ]
@@ -220,8 +221,8 @@ def _joined(layers: Sequence[Layer], ends: Sequence[int]) -> list[Layer]:
             f"stage {number}",
             sum(each.forward_s for each in layers[begin:end]),
             sum(each.backward_s for each in layers[begin:end]),
-            sum(each.gradient_bytes for each in layers[begin:end]),
-            layers[end - 1].output_bytes,
+            gradient_bytes=sum(each.gradient_bytes for each in layers[begin:end]),
+            output_bytes=layers[end - 1].output_bytes,
         )
         for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
     ]

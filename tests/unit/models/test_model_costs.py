@@ -113,17 +113,24 @@ def test_the_meta_device_counts_what_a_real_pass_keeps(name: str) -> None:
     assert found.activation_bytes == (kept(5) - kept(3)) / 2
 
 
-class Reads(nn.Linear):
-    """Reads numbers while it is made and while it runs, which the meta device cannot."""
+class ReadsWhileMade(nn.Linear):
+    """Reads numbers while it is made, which the meta device cannot."""
 
     def __init__(self, num_classes: int, image_size: int) -> None:
         super().__init__(image_size**2, num_classes)
         self.scale = self.weight.max().item()
 
     def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.flatten(1))
+
+
+class Reads(ReadsWhileMade):
+    """Also reads numbers while it runs."""
+
+    def forward(self, images: Tensor) -> Tensor:
         if images.sum().item() < 0:
             raise ValueError
-        return super().forward(images.flatten(1))
+        return super().forward(images)
 
 
 def test_what_the_meta_device_cannot_run_is_run_for_real() -> None:
@@ -174,12 +181,13 @@ def test_images_that_do_not_fit() -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((name, {}) for name in ("resnet18", "vgg11", "mobilenet_v2", "resnet20")),
+        *((name, {}) for name in ("resnet18", "vgg11", "mobilenet_v2", "resnet20", "vit_b_16")),
         *(("gpt", {"tied": tied}) for tied in (False, True)),
     ],
 )
 def test_layers_add_up_to_their_network(name: str, options: dict[str, bool]) -> None:
-    """Also what attention computes outside of all layers, and weights that two layers share."""
+    """Also what attention computes outside of all layers, weights that two layers share, and
+    weights of modules that are not called, as in torch's MultiheadAttention."""
     facts = small()
     if name == "gpt":
         facts = DatasetFacts(1, 1, 10, channels=0, image_size=0, sequence=16)
@@ -191,6 +199,27 @@ def test_layers_add_up_to_their_network(name: str, options: dict[str, bool]) -> 
     assert layers[-1].output_bytes == 10 * 4 * (facts.sequence or 1)
 
 
+def test_layers_have_what_a_network_computes_after_its_last_module() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen = nn.Linear(64, 10, bias=False).requires_grad_(False)
+            self.weight = nn.Parameter(torch.zeros(10, 10))
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.frozen(images.flatten(1)) @ self.weight
+
+    assert layer_costs(Tied(), small(1, 8)) == [
+        LayerCost("frozen", 640, 0, 640, 40),
+        LayerCost("Tied", 100, 100, 100, 40),
+    ]
+
+
+def test_layers_of_a_model_that_reads_while_it_is_made() -> None:
+    (found,) = layers_of(ModelOptions(name=f"{HERE}:ReadsWhileMade"), small(1, 8))
+    assert (found.parameters, found.forward_flops) == (650, 640)
+
+
 def test_layers_are_counted_once_for_each_shape_of_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +227,7 @@ def test_layers_are_counted_once_for_each_shape_of_samples(
     model, first = ModelOptions(name="resnet18"), small()
 
     def said(number: int) -> Callable[[], list[LayerCost]]:
-        return lambda: [LayerCost("layer", number, number, number)]
+        return lambda: [LayerCost("layer", number, number, number, number)]
 
     others = [
         replace(first, **{name: value})

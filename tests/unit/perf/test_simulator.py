@@ -192,6 +192,13 @@ def test_a_data_parallel_step_by_hand(
     assert Step.of(tasks).seconds == pytest.approx(seconds)
 
 
+def test_gradients_of_frozen_layers_are_not_reduced() -> None:
+    layers = [Layer("a", 1, 2, frozen_bytes=10.0), *THREE[1:]]
+    for reductions, seconds in ((EACH, 9.0), (SHARDED, 0.5 + 9)):  # their weights are gathered
+        tasks = data_parallel(layers, [Crowd(2)], SLOW, reductions)
+        assert Step.of(tasks).seconds == pytest.approx(seconds)
+
+
 def test_what_lies_in_no_unit_is_gathered_as_one() -> None:
     """First and last layer, in 4 seconds, and once more for the second micro-batch, beside a
     backward pass: from 12 to 16 instead of 14. Passes are as long as in other steps by hand."""
