@@ -18,6 +18,7 @@ from raysuite.units import human_seconds
 
 if TYPE_CHECKING:
     from raysuite.perf.calibration import Calibration
+    from raysuite.perf.simulator import Network, Step
     from raysuite.plan import RunPlan
 
 
@@ -110,6 +111,7 @@ def simulate(
     from raysuite.plan.scale_out import reached
     from raysuite.plan.simulation import (
         beside_training,
+        epoch_seconds,
         kind_of,
         measured_network,
         step_of,
@@ -148,13 +150,17 @@ def simulate(
             if stated is None and each.workers > 1 and not more:
                 line["validated"] = RANGE
                 continue
-        began = time.perf_counter()
         between = stated or measured_network(each, found)
-        step = step_of(each, found, rate, between, jitter, straggler, storage)
+
+        def simulated(run: RunPlan, between: Network = between) -> Step:
+            return step_of(run, found, rate, between, jitter, straggler, storage)
+
+        began = time.perf_counter()
+        step = simulated(each)
         took = time.perf_counter() - began
         if trace is not None and len(lines) == 1:
             write_whole(trace, step.trace().encode())
-        training = step.seconds * each.total_steps
+        training = each.spec.training.epochs * epoch_seconds(each, step, simulated)
         validation, start = beside_training(each, step, found)
         line |= {
             "step_s": step.seconds,

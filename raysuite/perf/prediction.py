@@ -65,8 +65,9 @@ def _run(
     if plan["spec"]["strategy"].get("stages"):
         assert simulated is not None
         assert calibration.pipelines is not None
-        step = simulated(plan, calibration)
-        epoch = calibration.pipelines.interval(step * plan["steps_per_epoch"])
+        # the factor, too, compares a step with the measured time of as many samples
+        steps = plan["dataset"]["train_samples"] / plan["global_batch"]
+        epoch = calibration.pipelines.interval(steps * simulated(plan, calibration))
     else:
         terms = epoch_terms(plan, work, calibration.workers_per_node)
         epoch = interval(model, terms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -148,6 +148,17 @@ def step_of(
             layers, crowds, network, reductions, plan.accumulate, update, jitter, load, read
         )
     )
+
+
+def epoch_seconds(plan: RunPlan, step: Step, simulated: Callable[[RunPlan], Step]) -> float:
+    """Seconds of an epoch's steps, of which `step` is a whole one. The last step has the remaining
+    samples, in as many micro-batches of at least two samples."""
+    whole, rest = divmod(plan.dataset.train_samples, plan.global_batch)
+    if not rest:
+        return whole * step.seconds
+    micro_batch = max(2, math.ceil(rest / (plan.global_batch // plan.micro_batch)))
+    last = plan.model_copy(update={"global_batch": rest, "micro_batch": micro_batch})
+    return whole * step.seconds + simulated(last).seconds
 
 
 def _pace(processors: int, near: float, workers: int) -> float:

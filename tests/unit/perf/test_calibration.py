@@ -369,8 +369,8 @@ def test_each_copy_of_a_pipeline_validates_its_part_by_all_of_its_workers(
     known = exact.model_copy(update={"start": start, "pipelines": pipelines})
     plan = {**piped(plans("[[64, 1]]")[-1]), "micro_batch": 16, "accumulate": 4}
     [found] = predict([plan], known, "x.yaml", lambda plan, calibration: 0.02)
-    # 23 steps of 64 images; quantile 0.95 of Student's t with 3 degrees of freedom, for a new run
-    epoch, reach = 23 * 0.02 * 1.25, math.exp(2.35336 * 0.1 * math.sqrt(1 + 1 / 4))
+    # 1,437 images in steps of 64; Student's t with 3 degrees of freedom, for a new run
+    epoch, reach = 1437 / 64 * 0.02 * 1.25, math.exp(2.35336 * 0.1 * math.sqrt(1 + 1 / 4))
     assert found.epoch_seconds is not None
     assert found.run_seconds is not None
     assert [*found.epoch_seconds] == pytest.approx([epoch, epoch / reach, epoch * reach])

@@ -10,12 +10,13 @@ import pytest
 
 from raysuite.errors import UserError
 from raysuite.perf.costs import Work, work_name
-from raysuite.perf.simulator import Link, Network
+from raysuite.perf.simulator import Link, Network, Step
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.simulation import (
     _layers,
     _pace,
     beside_training,
+    epoch_seconds,
     idle_of,
     kind_of,
     measured_network,
@@ -321,6 +322,21 @@ def test_what_a_pipeline_loses_to_its_bubble_and_to_unequal_stages() -> None:
     equal, real = 3 * 3 * WHOLE / 2, 1.152 + 2 * 1.280 + 2 * 2.560 + 2.304
     assert imbalance == pytest.approx(1 - equal / real)
     assert bubble == pytest.approx(equal / real / 3)  # of equal stages a third
+
+
+def test_an_epochs_last_step_has_the_remaining_samples() -> None:
+    def simulated(run: RunPlan) -> Step:
+        return step_of(run, None, RATE, FAST)
+
+    # 22 steps of 64 samples, and one of 29: 15 on a worker
+    plan, step = plan_of(BUCKETS), 3 * WHOLE
+    assert epoch_seconds(plan, simulated(plan), simulated) == pytest.approx(
+        (22 + 15 / 32) * step, rel=1e-5
+    )
+    alone = plan_of("single", 1, global_batch=479)  # three steps
+    assert epoch_seconds(
+        alone, simulated(alone), lambda _: pytest.fail("a fourth")
+    ) == pytest.approx(3 * simulated(alone).seconds)
 
 
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
