@@ -128,15 +128,13 @@ def _print_scaling(
     from raysuite.perf import scaling
     from raysuite.records import Results, results_figures
 
-    series: dict[str, list[scaling.Point]] = {}
+    folders = [source for source in sources if source.suffix != ".csv"]
+    runs = [run for folder in folders for run in results_figures(Results.open(folder))]
+    series = scaling.series_of(runs, per_node)
     for source in sources:
-        found = (
-            scaling.read_figures(source, per_node)
-            if source.suffix == ".csv"
-            else scaling.series_of(results_figures(Results.open(source)), per_node)
-        )
-        for name, points in found.items():
-            series.setdefault(name, []).extend(points)
+        if source.suffix == ".csv":
+            for name, points in scaling.read_figures(source, per_node).items():
+                series.setdefault(name, []).extend(points)
     few = {name for name, points in series.items() if not scaling.enough(points)}
     if len(few) == len(series):
         raise UserError(

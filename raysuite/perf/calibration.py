@@ -25,7 +25,7 @@ from raysuite.perf.costs import (
     work_name,
 )
 from raysuite.records import EpochFinished, RunFigures, RunFinished
-from raysuite.records.names import Plan, run_name
+from raysuite.records.names import Plan, run_name, variant_key
 from raysuite.records.predicted import Interval
 from raysuite.records.statistics import t_quantile
 from raysuite.spec.strategies import STRATEGY_OPTIONS
@@ -567,7 +567,7 @@ def resident_before(run: RunFigures) -> float:
 def _repeats(seen: Sequence[Observed]) -> Errors | None:
     groups: dict[str, list[float]] = {}
     for each in seen:
-        groups.setdefault(each.run.variant, []).append(each.seconds)
+        groups.setdefault(variant_key(each.run.plan), []).append(each.seconds)
     apart = [
         value / (sum(group) / len(group)) - 1
         for group in groups.values()

@@ -23,9 +23,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from raysuite.errors import UserError, some
+from raysuite.perf import costs
 from raysuite.perf.validation import of_scaling, words
 from raysuite.records import RunFigures
-from raysuite.records.names import series_name, work_name
+from raysuite.records.names import script_name, series_name, work_name
 from raysuite.records.predicted import Interval
 
 if TYPE_CHECKING:
@@ -340,16 +341,32 @@ def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, l
 def series_of(
     runs: Iterable[RunFigures], workers_per_node: int | None = None
 ) -> dict[str, list[Point]]:
-    """The series of measured runs: variants that differ only in their number of workers."""
-    found: dict[str, list[Point]] = {}
+    """The series of measured runs: variants that differ only in their number of workers and batch.
+
+    Runs of several results may have equal names and different costs, such as in another precision;
+    what differs is then part of the names.
+    """
+    found: dict[str, dict[tuple[str, ...], list[Point]]] = {}
     for run in runs:
         if run.status == "finished" and run.throughput is not None:
-            name = f"{work_name(run.plan)} · {series_name(run.plan)}"
+            plan = run.plan
+            name = f"{work_name(plan)} · {series_name(plan)}"
+            kinds: tuple[str, ...] = (
+                ()
+                if script_name(plan)
+                else (costs.work_name(plan), costs.strategy_kind(plan), costs.loader_kind(plan))
+            )
             nodes = math.ceil(run.workers / (workers_per_node or run.workers))
-            batch = float(run.plan.get("global_batch") or 0)
-            point = Point(run.workers, nodes, run.throughput, batch)
-            found.setdefault(name, []).append(point)
-    return found
+            point = Point(run.workers, nodes, run.throughput, float(plan.get("global_batch") or 0))
+            found.setdefault(name, {}).setdefault(kinds, []).append(point)
+    series = {}
+    for name, own in found.items():
+        for kinds, points in own.items():
+            apart = [
+                kind for place, kind in enumerate(kinds) if len({each[place] for each in own}) > 1
+            ]
+            series[" · ".join([name, *apart])] = points
+    return series
 
 
 def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Array:

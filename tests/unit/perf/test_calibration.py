@@ -109,6 +109,15 @@ def test_runs_that_tell_no_costs_and_busy_epochs_are_left_out() -> None:
         assert found.seconds == pytest.approx(factor * seconds(run.plan))
 
 
+def test_runs_of_other_networks_are_no_repeats_even_if_their_names_are_equal() -> None:
+    def calibrated(**other: str) -> Calibration:
+        known = plans(SEEN) + plans(SEEN, **other)
+        return calibrate([measured(plan, 0.01) for plan in known], [])
+
+    assert calibrated(resnet20="resnet32").repeats is None
+    assert calibrated(**{"name: made-up": "name: made-up\nseed: 1"}).repeats is not None
+
+
 def test_a_batch_is_left_out_only_if_other_runs_have_its_costs() -> None:
     one_batch = calibrate([measured(plan) for plan in plans("[[64, 1]]")], ["made-up"]).seconds
     assert one_batch.left_out is None

@@ -12,7 +12,8 @@ import pytest
 
 from raysuite.errors import UserError
 from raysuite.perf import scaling
-from raysuite.perf.scaling import Point, fit, forecast, left_out, read_figures
+from raysuite.perf.scaling import Point, fit, forecast, left_out, read_figures, series_of
+from tests import fake_calibration
 
 FEW = (4, 8, 16, 32, 64)
 
@@ -171,6 +172,15 @@ def test_a_forecast_has_the_nodes_and_batch_of_the_largest_measurement_unless_to
     assert [place.nodes for place in places] == nodes
     assert places[1].throughput == fit(points).predict(64, nodes[1], 64 * 32), "images of 16"
     assert left_out(points) == (points[-1], fit(points[:-1]).predict(16, 4, 512))
+
+
+def test_runs_of_other_costs_are_another_series_even_if_the_names_are_equal() -> None:
+    plans = fake_calibration.plans("[[64, 1]]")
+    plans += fake_calibration.plans("[[64, 1]]", **{"epochs: 2": "epochs: 2, precision: bf16"})
+    found = series_of([fake_calibration.measured(plan) for plan in plans])
+    (fp32, points), (bf16, _) = (each for each in found.items() if " ddp " in each[0])
+    assert [each.workers for each in points] == [1, 2]
+    assert [name.endswith("· resnet20 at 16 px, bf16, cpu") for name in (fp32, bf16)] == [0, 1]
 
 
 def test_a_file_of_figures_names_its_series(tmp_path: Path) -> None:
