@@ -336,6 +336,12 @@ def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, l
             f"{file}: {some(wrong, 5)}: workers and nodes are whole numbers from 1 on, no more "
             "nodes than workers, throughput is positive, batch empty or positive"
         )
+    mixed = [name for name, own in series.items() if len({each.batch > 0 for each in own}) > 1]
+    if mixed:
+        raise UserError(
+            f"{file}: only some lines of {some(mixed, 5)} have a batch; give it in every line of a "
+            "series, or in none"
+        )
     return series
 
 

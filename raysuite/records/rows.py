@@ -464,7 +464,8 @@ def _break_even(row: Row, plain: Row) -> Ratio | None:
     for run in row.timed:
         other = others.get((run.plan["repeat"], run.plan["seed"]))
         if run.throughput and other and run.compile_seconds:
+            units = row.global_batch * run.epoch_units / int(run.plan["dataset"]["train_samples"])
             seconds.append(run.compile_seconds)
-            saved.append(row.global_batch / other - row.global_batch / run.throughput)
+            saved.append(units / other - units / run.throughput)
     took, gained = summarize(seconds), summarize(saved)
     return fieller(took, gained) if took and gained else None

@@ -78,10 +78,10 @@ def run_costs(
 ) -> Costs:
     """The costs of a run whose gate passed. `epoch_seconds` is the mean over `epochs`."""
     flops = traffic = None
-    sequence = plan["dataset"].get("sequence")
+    task, sequence = task_of(plan), plan["dataset"].get("sequence") or 0
     forward = None if counted is None else counted.forward_flops
-    if forward and throughput is not None and task_of(plan).units_are_known(sequence):
-        of_unit = forward / (sequence or 1)
+    if forward and throughput is not None and task.units_are_known(sequence):
+        of_unit = forward / task.units(1, sequence)
         flops = PASSES * OPERATIONS_PER_MULTIPLY_ADD * of_unit * throughput
     if counted is not None and counted.parameters is not None:
         sizes = counted.parameters, counted.gradient_bytes or 0, counted.small_parameters

@@ -191,9 +191,9 @@ def test_a_file_of_figures_names_its_series(tmp_path: Path) -> None:
         "dali": [Point(4, 1, 10.0), Point(9, 3, 19.0)],
         "native": [Point(4, 1, 9.0)],
     }
-    file.write_text("workers,nodes,throughput,batch\n4,2,10,64\n8,,19,\n")
+    file.write_text("workers,nodes,throughput,batch\n4,2,10,64\n8,,19,128\n")
     found = read_figures(file, workers_per_node=8)
-    assert found == {"figures": [Point(4, 2, 10.0, 64), Point(8, 1, 19.0)]}
+    assert found == {"figures": [Point(4, 2, 10.0, 64), Point(8, 1, 19.0, 128)]}
 
 
 @pytest.mark.parametrize(
@@ -202,6 +202,7 @@ def test_a_file_of_figures_names_its_series(tmp_path: Path) -> None:
         ("workers,speed\n4,1\n", "no column throughput"),
         ("workers,throughput\n4,1\n", "no column nodes"),
         ("workers,nodes,throughput\n4,1,x\n8,2,5\n2,4,5\n4,1,-1\n", "line 2, line 4, line 5"),
+        ("workers,nodes,throughput,batch\n4,1,1,64\n8,2,2,\n", "only some lines of figures"),
         ("", "no column throughput and no column workers"),
     ],
 )

@@ -25,6 +25,7 @@ from raysuite.records.schema import ScriptMeasured
 from raysuite.records.statistics import accuracy, compared, ratio_of_means
 from raysuite.report.summary import fastest
 from raysuite.spec import parse_document
+from raysuite.spec.tasks import CLASSIFICATION
 from tests.fake_results import FOUR_KINDS, PACE, TWELVE_ROWS, write_results
 
 WITH_SINGLE = (
@@ -409,6 +410,17 @@ def test_compiling_breaks_even_by_rounds_that_have_both(tmp_path):
     row = next(row for row in make_rows(changed) if row.name == compiled.name)
     # steps of 0.64 and 0.5 s become 0.32 and 0.25 s
     assert row.break_even.value == pytest.approx(20 / (0.32 + 0.25))
+    task = CLASSIFICATION.model_copy(update={"unit": "tokens"}).model_dump(mode="json")
+    tokens = [  # eight in each sample: steps take eight times as long
+        replace(
+            run,
+            plan={**run.plan, "task": task},
+            epochs=[each.model_copy(update={"images": 8 * each.images}) for each in run.epochs],
+        )
+        for run in changed
+    ]
+    row = next(row for row in make_rows(tokens) if row.name == compiled.name)
+    assert row.break_even.value == pytest.approx(20 / (0.32 + 0.25) / 8)
     for lacking in (bare.name, compiled.name):
         left = [replace(r, throughput=None) if r.variant == lacking else r for r in changed]
         row = next(row for row in make_rows(left) if row.name == compiled.name)

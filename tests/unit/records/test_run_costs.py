@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -76,6 +76,15 @@ def costs_of(**changes: Any) -> Costs:
 class TestOperations:
     def test_three_forward_passes_of_two_operations_a_multiply_add(self) -> None:
         assert costs_of().flops == pytest.approx(3 * 2 * 1e9 * 100)
+
+    @pytest.mark.parametrize(("unit", "units"), [("tokens", 8), ("samples", 1)])
+    def test_a_sequence_is_divided_into_what_the_throughput_counts(
+        self, unit: Literal["tokens", "samples"], units: int
+    ) -> None:
+        task = CLASSIFICATION.model_copy(update={"unit": unit}).model_dump(mode="json")
+        plan = plan_of()
+        plan = {**plan, "task": task, "dataset": {**plan["dataset"], "sequence": 8}}
+        assert costs_of(plan=plan).flops == pytest.approx(6 * 1e9 * 100 / units)
 
     def test_mfu_is_against_all_devices(self) -> None:
         costs = costs_of(counted=counted(peak_flops=1e12))
