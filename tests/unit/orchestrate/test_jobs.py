@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.job_submission import JobSubmissionClient
 
+from raysuite.cluster.dashboard import Dashboard
 from raysuite.errors import RunError, UserError
 from raysuite.orchestrate import jobs
 from raysuite.orchestrate.jobs import JobServer
@@ -47,6 +48,9 @@ class Server(JobServer):
         if self._left and pieces is not None:
             raise aiohttp.ClientPayloadError("the connection broke")
 
+    def get_job_logs(self, name: str) -> str:
+        return "".join(self._left.pop(0) or ())
+
 
 def cut(places: set[int]) -> list[str]:
     """Some text in pieces."""
@@ -68,6 +72,29 @@ def test_each_character_comes_once_however_often_the_connection_breaks(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs, "_PAUSE_S", 0)
         assert "".join(Server(*broken, tuple(whole)).follow("one")) == SOME
+
+
+class Undecoded(Server):
+    """Ray's tail ends at a byte that is not UTF-8, and its whole output cannot be read."""
+
+    async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+        yield "before\n"
+
+    def get_job_logs(self, name: str) -> str:
+        self._left.pop(0)
+        raise RuntimeError("status code 500: UnicodeDecodeError: 'utf-8' codec can't decode")
+
+
+def test_output_that_is_not_utf8_is_shown_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = b"before\r\ncaf\xe9\r50%\nafter\n"
+    monkeypatch.setattr(jobs, "_PAUSE_S", 0)
+    monkeypatch.setattr(Dashboard, "log", lambda self, job: output)
+    (tmp_path / "token").touch()
+    server = Undecoded((), (), ())
+    server._token_file = tmp_path / "token"
+    assert "".join(server.follow("one")) == "before\ncaf\ufffd\n50%\nafter\n"
 
 
 def test_jobs_are_of_the_given_server_whatever_the_environment_names(
