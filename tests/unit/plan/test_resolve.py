@@ -144,6 +144,7 @@ def test_a_run_id_is_of_what_runs_and_of_its_place(tmp_path: Path) -> None:
     (plan,) = make_plans(parse_document(text, "x.yaml"), 0)
     assert re.fullmatch("000-my-train(-py)?-w2-[0-9a-f]{8}", plan.run_id)
     assert plan.dataset == resolve_module.NO_FACTS
+    assert plan.title == "my train.py · 2 workers"
 
 
 def test_a_task_is_made_before_anything_starts_and_states_its_facts() -> None:

@@ -541,3 +541,4 @@ def test_values_of_other_types_have_names_of_their_own() -> None:
     names = ["1", '"1"', "1.5", '"1.5"', '"1e5"', "True", '"True"', "None", '"None"']
     assert [block_name(value) for value in values] == [*names, "1f1b", "16-bit", "none"]
     assert block_name({"name": "own", "depth": "2"}) == 'own(depth="2")'
+    assert block_name({"name": "own"}) == "own"
