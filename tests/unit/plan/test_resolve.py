@@ -257,6 +257,11 @@ def test_runs_that_can_share_workers_stand_together() -> None:
             "cycle_time_ms: 2}], loader: [native, dali]}\n",
             [2, 2],
         ),
+        (
+            "matrix: {loader: [native, dali], strategy: [{name: horovod, cycle_time_ms: 1}, "
+            "{name: horovod, cycle_time_ms: 2}]}\n",
+            [2, 2],
+        ),
         ("strategy: horovod\nmatrix: {strategy.compression: [none, fp16]}\n", [2]),
         # between two runs that share, Horovod started with other values
         (
