@@ -130,4 +130,4 @@ def _joules(epochs: Sequence[EpochFinished], energy: Callable[..., float | None]
     known = [None if epoch.power is None else energy(epoch.power) for epoch in epochs]
     images = sum(epoch.images for epoch in epochs)
     joules = [each for each in known if each is not None]
-    return sum(joules) / images if joules and len(joules) == len(known) and images else None
+    return sum(joules) / images if images and len(joules) == len(known) else None

@@ -395,7 +395,7 @@ def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
         listed = some([str(number) for number in numbers], 8)
         notes.append(f"ranks took unequal numbers of steps: {listed}; all took {steps.taken}")
     own = [_mean(log, steps) for log in logs]
-    if len(own) > 1 and min(own) > 0 and max(own) / min(own) > 1.1:
+    if min(own) > 0 and max(own) / min(own) > 1.1:
         slow = own.index(max(own))
         hosts = [str(log.begin.get("host", "")) for log in logs]
         where = f" on {hosts[slow]}" if len(set(hosts)) > 1 else ""
@@ -482,7 +482,7 @@ def verdict(
             workers=len(logs),
             passed=not wrong,
             ranks_equal=not any("parameters differ" in each for each in wrong),
-            error=math.nan if reason else error,
+            error=error,
             error_batchnorm=0.0,
             tolerance=LOSS_TOLERANCE,
             rule=f"after each of the first steps: {' and '.join(compared)}",

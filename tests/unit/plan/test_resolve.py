@@ -144,6 +144,7 @@ def test_a_run_id_is_of_what_runs_and_of_its_place(tmp_path: Path) -> None:
     (plan,) = make_plans(parse_document(text, "x.yaml"), 0)
     assert re.fullmatch("000-my-train(-py)?-w2-[0-9a-f]{8}", plan.run_id)
     assert plan.dataset == resolve_module.NO_FACTS
+    assert plan.title == "my train.py · 2 workers"
 
 
 def test_a_task_is_made_before_anything_starts_and_states_its_facts() -> None:
@@ -255,6 +256,11 @@ def test_runs_that_can_share_workers_stand_together() -> None:
         (
             "matrix: {strategy: [{name: horovod, cycle_time_ms: 1}, {name: horovod, "
             "cycle_time_ms: 2}], loader: [native, dali]}\n",
+            [2, 2],
+        ),
+        (
+            "matrix: {loader: [native, dali], strategy: [{name: horovod, cycle_time_ms: 1}, "
+            "{name: horovod, cycle_time_ms: 2}]}\n",
             [2, 2],
         ),
         ("strategy: horovod\nmatrix: {strategy.compression: [none, fp16]}\n", [2]),

@@ -247,6 +247,7 @@ LONG = "training: {choice: [{epochs: 7, global_batch: 8}, {epochs: 20, global_ba
         ([LONG.replace("20", "8")], 8),
         ([LONG, "training.epochs: {choice: [2, 4]}"], 4),
         ([LONG, EITHER, "training.epochs: {choice: [4], when: W}"], 20),
+        ([EITHER, LONG.replace("20", "8").replace("]}", "], when: W}")], 9),
     ],
 )
 def test_the_most_epochs_are_those_of_whichever_trial(space, most):

@@ -25,6 +25,7 @@ from raysuite.records.schema import ScriptMeasured
 from raysuite.records.statistics import accuracy, compared, ratio_of_means
 from raysuite.report.summary import fastest
 from raysuite.spec import parse_document
+from raysuite.spec.strategies import Traffic
 from raysuite.spec.tasks import CLASSIFICATION
 from tests.fake_results import FOUR_KINDS, PACE, TWELVE_ROWS, write_results
 
@@ -268,6 +269,23 @@ def test_an_accuracy_is_of_the_samples_that_were_validated(tmp_path):
     assert row.final_accuracy.values == whole.final_accuracy.values
     found = row.final_accuracy
     assert found == accuracy(found.values, 60) != whole.final_accuracy
+
+
+def test_samples_that_a_lost_run_left_out_do_not_count(tmp_path):
+    first, second = make_rows(results_figures(write_results(tmp_path, repeats=2)))[0].runs
+    left_out = SamplesSkipped.model_construct(split="val", skipped=300)
+    lost = replace(second, status="failed", skipped=(left_out,))
+    row = make_rows([first, lost])[0]
+    assert (lost.val_samples, first.val_samples) == (60, 360)
+    assert row.final_accuracy == accuracy([first.final_primary], 360)
+
+
+def test_a_row_has_the_traffic_of_the_first_run_that_has_it(tmp_path):
+    runs = make_rows(results_figures(write_results(tmp_path, repeats=3)))[0].runs
+    costs = runs[0].costs
+    each = [None, replace(costs, traffic=None), replace(costs, traffic=Traffic(7))]
+    made = [replace(run, costs=own) for run, own in zip(runs, each, strict=True)]
+    assert make_rows(made)[0].traffic == Traffic(7)
 
 
 def test_efficiency_is_above_one_where_its_interval_is_at_the_level_of_all_rows(tmp_path):
@@ -553,3 +571,4 @@ def test_values_of_other_types_have_names_of_their_own() -> None:
     names = ["1", '"1"', "1.5", '"1.5"', '"1e5"', "True", '"True"', "None", '"None"']
     assert [block_name(value) for value in values] == [*names, "1f1b", "16-bit", "none"]
     assert block_name({"name": "own", "depth": "2"}) == 'own(depth="2")'
+    assert block_name({"name": "own"}) == "own"

@@ -95,7 +95,8 @@ class TestOperations:
 
     @pytest.mark.parametrize("changes", [{"counted": None}, {"throughput": None}])
     def test_what_is_not_known_is_not_told(self, changes: dict[str, Any]) -> None:
-        assert costs_of(**changes).flops is None
+        costs = costs_of(**({"counted": counted(peak_flops=1e12)} | changes))
+        assert costs.flops is costs.mfu is None
 
     def test_a_model_that_could_not_be_counted(self) -> None:
         nothing = {"parameters": None, "forward_flops": None, "gradient_bytes": None}
@@ -236,6 +237,7 @@ class TestEnergy:
         assert costs.device_joules is None
         assert costs.device_busy == pytest.approx(0.6)
         assert costs_of(epochs=epochs(None)).host_joules is None
+        assert costs_of(epochs=epochs(use(), images=0)).host_joules is None, "per no image"
 
     def test_a_worker_that_does_not_tell_leaves_none(self) -> None:
         costs = costs_of(epochs=epochs(use(device_joules=[1.0, None], device_busy=[None, 0.5])))
