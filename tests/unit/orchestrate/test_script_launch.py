@@ -22,7 +22,15 @@ from raysuite.orchestrate.script_launch import (
 )
 from raysuite.orchestrate.stopping import request_stop
 from raysuite.plan import RunPlan, make_plans
-from raysuite.records import EpochFinished, Journal, Results, RunFailed, RunStarted, ScriptMeasured
+from raysuite.records import (
+    EpochFinished,
+    GateVerdict,
+    Journal,
+    Results,
+    RunFailed,
+    RunStarted,
+    ScriptMeasured,
+)
 from raysuite.records.script_records import RankLog
 from raysuite.spec.document import Document
 from raysuite.train.script import SETTINGS
@@ -335,3 +343,56 @@ def test_losses_are_compared_with_those_of_one_worker_of_the_same_script(tmp_pat
         )
         Journal(results.journal_file(plan.run_id)).write(measured)
     assert [each.run_id for each in script_launch._alone(plans[0], results)] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "check", "passed", "kinds"),
+    [
+        (2, 3, True, ["gate_verdict", "epoch_finished"]),
+        (2, 3, False, ["gate_verdict", "run_failed"]),
+        (2, 0, False, ["epoch_finished"]),
+        (1, 3, False, ["epoch_finished"]),
+    ],
+)
+def test_a_script_is_checked_on_several_workers_if_it_is_asked_for(
+    workers: int,
+    check: int,
+    passed: bool,
+    kinds: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script: dict[str, object] = {"check": check, "samples_per_step": "8 * workers * nodes"}
+    plan, results = plan_of(tmp_path, workers, script), Results(tmp_path)
+    found = GateVerdict(
+        run_id=plan.run_id,
+        strategy="script",
+        workers=workers,
+        passed=passed,
+        ranks_equal=passed,
+        error=0.0,
+        error_batchnorm=0.0,
+        tolerance=0.1,
+        rule="",
+        steps=3,
+        message="losses differ",
+    )
+    monkeypatch.setattr(script_launch, "verdict", lambda *_: (found, ["a note"]))
+    monkeypatch.setattr(script_launch, "_alone", lambda *_: [])
+    seen: list[object] = []
+
+    def records(run_id: str, logs: object, steps: object, samples: int, notes: object) -> Any:
+        seen.extend([samples, notes])
+        return [epoch]
+
+    epoch = SimpleNamespace(kind="epoch_finished")
+    monkeypatch.setattr(script_launch, "script_records", records)
+    monkeypatch.setattr(script_launch, "too_few", lambda *_: "")
+    made: Any = script_launch._records(
+        plan, results, Ended([LIVES] * workers, [b""] * workers, nodes=3)
+    )
+    assert [record.kind for record in made] == kinds
+    if passed or kinds[0] != "gate_verdict":
+        assert seen == [24 * workers, ["a note"] if passed else []]
+    else:
+        assert (made[1].reason, made[1].message) == ("gate", "losses differ")

@@ -12,13 +12,16 @@ from ray.tune.search import Searcher
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.sweep import trial_source
+from raysuite.orchestrate.sweep.search_algorithms import draws_replacements, search_algorithm_of
 from raysuite.orchestrate.sweep.trial import as_text
 from raysuite.plan import RunPlan
+from raysuite.plan.space import drawn
 from raysuite.plan.trials import set_more_trials, write_more_trials
 from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStarted, RunStopped
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stop_together import Stop
+from tests.unit.orchestrate.sweep.test_optuna import trial
 from tests.unit.orchestrate.sweep.test_population_run import Sweep as Population
 from tests.unit.orchestrate.sweep.test_population_run import source_of
 
@@ -375,3 +378,22 @@ def test_the_deadline_of_a_trial_is_for_all_of_its_attempts(tmp_path: Path) -> N
     journal.write(RunStopped(**end))
     suggested = Sweep(tmp_path, LRS, deadline_s=100, side_by_side=1).source.suggest("a")
     assert json.loads(suggested["request"])["left_s"] == pytest.approx(60)
+
+
+def test_drawn_values_are_as_many_as_were_drawn_and_grids_have_no_others(tmp_path: Path) -> None:
+    space = {"training.global_batch": {"choice": [32, 64]}}
+    search = Sweep(tmp_path / "a", space, searcher="random", trials=6).search
+    wanted = list(drawn(search))
+    assert len(wanted) == 6
+    assert 1 < wanted.count(wanted[0]) < 6, "some were drawn twice"
+    searcher = search_algorithm_of(search)
+    for place, values in enumerate(wanted):
+        trials = [trial(number, each) for number, each in enumerate(wanted[:place])]
+        assert searcher.next(trials, []) == values
+        assert searcher.next(trials[1:], wanted[:1] if place else []) == values
+    assert searcher.next([trial(n, each) for n, each in enumerate(wanted)], []) is None
+    crossed = {**space, "optimizer.lr": {"grid": [0.1, 0.2]}}
+    assert draws_replacements(search)
+    assert not draws_replacements(Sweep(tmp_path / "b", LRS).search)
+    mixed = SearchOptions(space=crossed, searcher="random", trials=3)
+    assert not draws_replacements(mixed)
