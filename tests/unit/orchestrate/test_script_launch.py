@@ -244,6 +244,24 @@ def test_a_failed_run_keeps_the_end_of_the_output_of_the_rank_that_failed(tmp_pa
     assert [(folder / name).read_bytes() for name in names] == outputs
 
 
+@pytest.mark.parametrize(
+    ("stalled", "detail"),
+    [
+        (False, ["end of the output of torch's launcher:", "no free port"]),
+        (True, ["end of the output of rank 1:", "of 1"]),
+    ],
+)
+def test_a_launcher_that_failed_alone_is_explained_by_its_own_output(
+    stalled: bool, detail: list[str], tmp_path: Path
+) -> None:
+    plan, results = plan_of(tmp_path, 2), Results(tmp_path)
+    outputs = [b"of 0\n", b"of 1\n", b"no free port\n"]
+    write_end(plan, results, Ended([LIVES, LIVES], outputs, 1, stalled=stalled))
+    [record] = results.records(plan.run_id)
+    assert isinstance(record, RunFailed)
+    assert record.detail.splitlines() == detail
+
+
 def test_a_run_that_stalls_fails_with_the_steps_of_each_rank(tmp_path: Path) -> None:
     plan, results = plan_of(tmp_path, 2, {"stall_s": 30}), Results(tmp_path)
     row = [1.0, None, 0.0, 8, None, False, 0.0]
