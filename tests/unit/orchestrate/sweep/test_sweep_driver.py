@@ -66,7 +66,12 @@ def test_a_stop_after_the_last_trial_stopped_no_sweep(
 ) -> None:
     """And a sweep whose folder has no plans yet begins with none."""
     monkeypatch.setattr(sweep_driver, "_tuner", lambda *given: given)
-    monkeypatch.setattr(sweep_driver, "fit", lambda *_: (None, Stop("preempted")))
+
+    def fit(*_: object) -> tuple[None, Stop]:
+        assert (results / "plan.json").exists(), "a cluster resumes no other folder"
+        return None, Stop("preempted")
+
+    monkeypatch.setattr(sweep_driver, "fit", fit)
     write_sweep(results := tmp_path / "sweep", trials=2, scheduler="none")
     sweep = Sweep(tmp_path / "other", {"name": "none"})
     given = (sweep.document, Results(results), Capacity.here(), Listener(lambda: None))
