@@ -181,14 +181,16 @@ def _records(plan: RunPlan, results: Results, ended: Ended) -> list[Record]:
     rank, words = _failure(ended)
     why = _stall(plan, logs) if ended.stalled else words or too_few(steps, warmup, ended.code)
     if why:
-        place = min(rank, len(ended.outputs) - 1, plan.workers - 1)
+        # the launcher's output comes last, and explains no stall
+        place = min(rank, (plan.workers if ended.stalled else len(ended.outputs)) - 1)
+        whose = f"rank {place}" if place < plan.workers else "torch's launcher"
         tail = ended.outputs[place].decode(errors="replace").splitlines()[-_TAIL_LINES:]
         return [
             RunFailed(
                 run_id=plan.run_id,
                 reason="error",
                 message=why,
-                detail="\n".join([f"end of the output of rank {place}:", *tail]),
+                detail="\n".join([f"end of the output of {whose}:", *tail]),
             )
         ]
     samples = script.samples(numbers_of(plan.workers, ended.nodes))
@@ -360,7 +362,7 @@ def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], 
                     content = kept[key.fd]
                     with contextlib.suppress(BlockingIOError):
                         content += os.read(key.fd, _KEPT_BYTES)
-                    del content[:-_KEPT_BYTES]
+                    del content[_KEPT_BYTES:]
                 if not ready and closed.is_set():
                     return
 

@@ -13,6 +13,7 @@ from dataclasses import fields
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -479,6 +480,17 @@ def test_a_phase_counts_also_where_it_fails_and_commands_are_kept_apart(tmp_path
     assert first == {"began": 1.0, "seconds": {"driver": 2.0}}
     assert second["began"] == timings.began
     assert set(second["seconds"]) == {"driver", "report"}
+
+
+def test_a_commands_timings_have_the_start_of_each_node_of_its_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [SimpleNamespace(host=host, seconds={"ray": s}) for host, s in (("a", 1.0), ("b", 2.0))]
+    cluster = SimpleNamespace(nodes=lambda: nodes)
+    monkeypatch.setattr("raysuite.orchestrate.timings.current_folder", lambda: cluster)
+    Timings().write(results := Results(tmp_path))
+    [own] = results.timings()
+    assert own["nodes"] == {"a": {"ray": 1.0}, "b": {"ray": 2.0}}
 
 
 def test_the_command_of_the_provenance_has_all_that_chooses_the_runs(tmp_path: Path) -> None:
