@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from raysuite import models
 from raysuite.data import Slice, make_loader, permutation, prepare, rank_slices
@@ -42,6 +43,7 @@ from raysuite.records import (
 )
 from raysuite.records.power import PowerUse
 from raysuite.tasks.classification import Classification
+from raysuite.tasks.regression import Regression
 from raysuite.train import loop as loop_module
 from raysuite.train import run as run_module
 from raysuite.train.checkpoint import LoopState, SoFar
@@ -49,6 +51,7 @@ from raysuite.train.loop import (
     TrainingLoop,
     Validated,
     balancing_weights,
+    joined_figures,
     train_labels,
     train_rest,
     validate,
@@ -72,6 +75,12 @@ def end_of(records: list[Record]) -> RunFinished:
 @pytest.fixture(scope="module")
 def plan() -> RunPlan:
     return plan_of()
+
+
+def loop_of(plan: RunPlan) -> TrainingLoop:
+    world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
+    strategy.start(world)
+    return TrainingLoop(plan, world, strategy)
 
 
 def test_class_weights_and_a_balanced_order_are_those_of_a_plain_loop() -> None:
@@ -111,6 +120,37 @@ def test_weights_that_balance_count_labels_alone_and_are_1_for_a_class_without_s
     """Three labels of four classes: 3 / (4 * 2) for a class of two, 3 / (4 * 1) for one of one."""
     found = balancing_weights(np.array([-1, 0, 2, -1, 0]), 4)
     assert (found.tolist(), found.dtype) == ([0.375, 1.0, 0.75, 1.0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("training", "weight_of", "balances"),
+    [
+        ({"class_weights": "auto"}, True, False),
+        ({"sampler": "balanced"}, False, True),
+        ({}, False, False),
+    ],
+    ids=["weights", "sampler", "none"],
+)
+def test_labels_weigh_the_loss_or_order_the_samples_as_asked(
+    training: dict[str, Any], weight_of: bool, balances: bool
+) -> None:
+    plan = plan_of(**{f"training_{key}": value for key, value in training.items()})
+    split, skipped = Digits("train"), np.zeros(1437, bool)
+    skipped[[1, 1436]] = True
+    labels = np.array([-1 if skipped[n] else split[n][1] for n in range(1437)])
+    with closing(loop_of(plan)) as loop:
+        loop.skipped["train"] = skipped
+        loop.read_labels()
+        found, order = loop._weights, loop._order_of(2)
+        weights = loop.engine.class_weights
+    assert (found is not None, weights is not None) == (weight_of, weight_of)
+    if found is not None and weights is not None:
+        counts = [int((labels == each).sum()) for each in range(10)]
+        expected = [1435 / (10 * count) for count in counts]
+        assert weights.tolist() == pytest.approx(expected)
+        assert found.tolist() == pytest.approx([0 if n < 0 else expected[n] for n in labels])
+    as_drawn = permutation(1437, plan.seed, 2)
+    assert np.array_equal(order, balanced(labels, plan.seed, 2) if balances else as_drawn)
 
 
 def test_ranks_read_shares_of_the_labels_that_add_up_to_all(plan: RunPlan) -> None:
@@ -352,6 +392,17 @@ class TestEarlyStopping:
         TrainingLoop._compare(loop, Validated(value, {"accuracy": value}, None))
         assert (loop.best, loop.best_epoch) == ((value, 4) if better else (0.5, 1))
 
+    def test_the_smaller_error_is_the_better(self) -> None:
+        """Of a metric that is not the task's first."""
+        early = SimpleNamespace(metric="val_rmse", min_delta=0.25)
+        training = SimpleNamespace(early_stopping=early)
+        plan = SimpleNamespace(spec=SimpleNamespace(training=training), task=Regression.facts())
+        loop: Any = SimpleNamespace(plan=plan, best=None, best_epoch=0, epoch=0)
+        for loop.epoch, value in enumerate((2.0, 3.0, 1.75, 1.5)):
+            metrics = {"mae": -value, "rmse": value, "r2": 0.0}
+            TrainingLoop._compare(loop, Validated(-value, metrics, None))
+        assert (loop.best, loop.best_epoch) == (1.5, 3)
+
     def test_a_metric_that_is_not_a_number_is_not_the_best(self) -> None:
         plan = plan_of(training_early_stopping={"metric": "val_accuracy", "patience": 2})
         loop: Any = SimpleNamespace(plan=plan, best=None, best_epoch=0, epoch=0)
@@ -398,10 +449,14 @@ class TestTheGate:
         assert isinstance(end, RunFailed)
         assert (end.reason, end.message) == ("gate", "wrong")
 
+    @pytest.mark.parametrize("same", [[False], [False, True], [True, False]], ids=str)
     def test_ranks_that_drifted_apart_fail_at_the_end(
-        self, monkeypatch: pytest.MonkeyPatch, plan: RunPlan, tmp_path: Path
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, same: list[bool]
     ) -> None:
-        monkeypatch.setattr(run_module, "same_on_all_ranks", lambda *_: False)
+        """By their weights, or by the average of their weights."""
+        answers = iter(same)
+        monkeypatch.setattr(run_module, "same_on_all_ranks", lambda *_: next(answers))
+        plan = plan_of(training_ema_decay=0.5 if len(same) > 1 else None, training_epochs=1)
         end = run(plan, model_file=tmp_path / "model.pt")[-1]
         assert isinstance(end, RunFailed)
         assert end.reason == "gate"
@@ -435,6 +490,63 @@ class TestDivergence:
         end = run(plan_of())[-1]
         assert isinstance(end, RunFailed)
         assert (end.reason, end.step) == ("diverged", 12)
+
+
+@pytest.mark.parametrize(
+    ("sums", "val_loss", "precision", "step"),
+    [
+        ([1.0, 2.0, 3.0], 1.0, "fp32", None),
+        ([1.0, math.nan, math.inf], math.nan, "fp32", 8),
+        ([1.0, math.inf, 3.0], 1.0, "fp16", None),
+        ([1.0, 2.0, 3.0], math.nan, "bf16", 9),
+        ([1.0, 2.0, 3.0], math.inf, "fp16", 9),
+    ],
+)
+@pytest.mark.parametrize("layer", [nn.Linear(2, 2), nn.Identity()], ids=["weights", "none"])
+def test_a_run_diverges_at_its_first_loss_or_with_its_validation(
+    sums: list[float], val_loss: float, precision: str, step: int | None, layer: nn.Module
+) -> None:
+    """After steps 7, 8 and 9; in fp16 a step whose gradients overflow is no divergence."""
+    loop: Any = SimpleNamespace(
+        plan=plan_of(training_precision=precision),
+        engine=SimpleNamespace(model=layer),
+        step=9,
+        slowest=lambda values: values,
+    )
+    assert TrainingLoop._diverged_at(loop, sums, 6, val_loss) == step
+
+
+class TwoRanks(NoComm):
+    """Of which the other one has values that are larger by 2."""
+
+    size = 2
+
+    def all_reduce(self, value: Tensor, reduction: Any) -> Tensor:
+        return value + value + 2 if reduction == "sum" else value + 2
+
+
+def test_figures_are_means_over_ranks_and_not_a_number_where_a_step_has_none() -> None:
+    before = SoFar(steps=2, figures={"old": [1.0, 2.0], "both": [3.0, 4.0]})
+    steps = [{"new": torch.tensor(5.0)}, {}, {"both": torch.tensor(6.0)}]
+    found = joined_figures(before, steps, TwoRanks())
+    none = math.nan
+    assert found == {
+        "new": pytest.approx([none, none, 6.0, none, none], nan_ok=True),
+        "old": pytest.approx([1.0, 2.0, none, none, none], nan_ok=True),
+        "both": pytest.approx([3.0, 4.0, none, none, 7.0], nan_ok=True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("total", "counts", "weight", "shown"),
+    [(6.0, True, 4.0, 1.5), (6.0, False, 4.0, None), (6.0, True, 0, None),
+     (math.nan, True, 4.0, None), (math.inf, True, 4.0, None)],
+)  # fmt: skip
+def test_the_loss_in_progress_is_of_ranks_with_a_loss(
+    total: float, counts: bool, weight: float, shown: float | None
+) -> None:
+    loop: Any = SimpleNamespace(engine=SimpleNamespace(counts=counts))
+    assert loop_module._host_loss(loop, torch.tensor(total), weight) == shown
 
 
 World0 = run_module.World(0, 1, 0, torch.device("cpu"))
@@ -596,8 +708,10 @@ def test_a_checkpoint_restores_all_of_a_loops_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("waits", [[300.0], [100.0, 500.0]], ids=["as many", "other workers"])
 def test_the_rest_of_an_epoch_is_added_to_what_earlier_attempts_did_of_it(
-    waits: list[float],
+    waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others = SimpleNamespace(begin=lambda: None, end=lambda: None, seconds=lambda _: [8.0])
+    monkeypatch.setattr(loop_module, "OtherPrograms", lambda: others)
     world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
     strategy.start(world)
     before = so_far(data_wait_seconds=waits)
@@ -616,7 +730,19 @@ def test_the_rest_of_an_epoch_is_added_to_what_earlier_attempts_did_of_it(
     assert 500 < done.steady_seconds < 600
     assert 300 < done.data_wait_seconds[0] < 400
     assert (done.compile_seconds, done.weights) == (40.0, before.weights)
-    assert done.other_cores != before.other_cores
+    # of this attempt alone
+    assert done.other_cores == [pytest.approx(8.0 / (done.seconds - 1000), rel=1e-6)]
+
+
+def test_the_ranks_of_a_pipeline_wait_as_long_as_the_one_that_loads() -> None:
+    """Two replicas of two stages."""
+    plan = plan_of()
+    staged = plan.spec.model_copy(update={"strategy": SimpleNamespace(model_workers=2)})
+    with closing(loop_of(plan)) as loop:
+        loop.plan = plan.model_copy(update={"spec": staged})
+        vars(loop)["per_worker"] = lambda value: [1.0, 5.0, 3.0, 2.0]
+        done, _ = train_rest(loop, Watch(never, loop.world, loop.engine.comm))
+    assert done.data_wait_seconds == [5.0, 5.0, 3.0, 3.0]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
