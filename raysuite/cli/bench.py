@@ -392,8 +392,8 @@ def _print_sizes(plans: Sequence[RunPlan], as_json: bool) -> None:
 
 
 def _name(plan: RunPlan) -> str:
-    """The variant's name, without the batch sizes that the search replaces, and without its loader:
-    a search trains on random samples."""
+    """The variant's name without batch sizes that the search replaces, and without the loader,
+    because a search trains on random samples."""
     from raysuite.records.names import extras, strategy_name, workers_name
 
     data = plan.model_dump(mode="json")

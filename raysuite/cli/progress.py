@@ -67,8 +67,8 @@ class Tail:
 # The state of runs, computed from their Records.
 
 Status = Literal["finished", "pruned", "failed", "stopped", "running", "paused", "waiting"]
-"""pruned: ended early by a sweep's scheduler; stopped: can be resumed; paused: at the end of an
-interval of PBT, waits for the other trials."""
+"""pruned: ended early by a sweep's scheduler; stopped: ended, but can be resumed; paused: waiting
+for the other trials at the end of a PBT interval."""
 ENDED: tuple[Status, ...] = ("finished", "pruned", "failed")
 WORDS: dict[Status, str] = {"pruned": "stopped early", "waiting": "starting"}
 STYLES: dict[Status, str] = {
@@ -206,7 +206,8 @@ class LiveView(ABC):
         self._began: tuple[float, int] | None = None
         """The time at which the journals were first read, and the number of runs ended by then."""
         self._last = (0.0, 0)
-        """The time at which a run last ended (at first `_began`), and the number of ended runs."""
+        """The time when a run last ended, and the number of ended runs; at first equal to
+        `_began`."""
         self.runs: list[RunState] = []
         """Runs in the order of execution."""
         self._places: dict[int, int] = {}

@@ -521,7 +521,7 @@ def down(
 
 
 def _ended_when_asked(folder: ClusterFolder, status: Status) -> bool:
-    """Request the end by a file; return whether the job has ended in time.
+    """Request the end of the agents by a file; return whether the job has ended in time.
 
     SLURM's signal would also end the process that serves an image's files. Agents and Ray would
     then die of a bus error before they had removed their files.

@@ -274,7 +274,7 @@ def _is_held(results: Path) -> bool:
 
 
 def _take(descriptor: int) -> bool:
-    """Take the lock. Return False if another process holds it, True if there are no file locks."""
+    """Take the lock, if the file system has locks; return False if another process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -299,7 +299,7 @@ def _holder(results: Path) -> dict[str, object]:
 
 def _lives(holder: dict[str, object]) -> bool:
     """Whether `holder`, the content of a lock file, names another process that runs on this host.
-    Needed on file systems without locks."""
+    This check is for file systems without locks."""
     if holder.get("host") != socket.gethostname() or holder.get("pid") == os.getpid():
         return False
     try:

@@ -58,7 +58,7 @@ def _examine(
     number: int,
     plan: RunPlan | None,
 ) -> GateVerdict | None:
-    """Return the verdict. If the strategy raises an exception, write it to `file`; return None."""
+    """Return the verdict. If the strategy raises, write the exception to `file` and return None."""
     with ExitStack() as group:
         try:
             strategy = group.enter_context(joined(options, world))

@@ -150,7 +150,7 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 
 def _in_64_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on the CPU in fp64; a complex one with two such parts."""
+    """A tensor on the CPU in fp64, or in complex128 if it is complex."""
     import torch
 
     return tensor.to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)

@@ -130,7 +130,7 @@ class Recorder:
         self._depth += 1
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        """Handle a step; the steps of an optimiser and of one that it wraps count as one."""
+        """Handle a step. Steps of a wrapper and of the optimiser that it wraps count once."""
         self._depth -= 1
         if self._depth > 0 or self._marked:
             return
@@ -460,7 +460,7 @@ def _modules() -> list[Any]:
 
 
 def _layers_that_differ() -> list[str]:
-    """Classes of layers in training mode whose results depend on how ranks share a batch."""
+    """Classes of layers in training mode that depend on how a batch is divided among ranks."""
     from torch import nn
 
     kinds = (

@@ -115,7 +115,7 @@ _WARM_S = 0.5
 """Minimum seconds of the warm-up, which is not counted. The warm-up also lasts until the batches
 that were prefetched at the start are used up."""
 _HELD = 3
-"""Number of images that the decoding limit decodes repeatedly, divided by batch size * threads."""
+"""Decoding alone is timed on this number of batches per thread, which are decoded repeatedly."""
 _PASS = 1024
 """Minimum number of batches per request to a loader. For a small set, they span several epochs."""
 
@@ -237,8 +237,8 @@ class _Watch:
 
 
 def _own_s() -> float:
-    """CPU seconds of the fork server's descendants: of this process and its loading processes,
-    because the fork server runs one candidate at a time."""
+    """CPU seconds of the fork server's descendants. These are only this process and its loading
+    processes, because the fork server runs one candidate at a time."""
     return family_seconds(psutil.Process(os.getppid()), itself=False)
 
 

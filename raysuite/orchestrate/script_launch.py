@@ -236,7 +236,7 @@ def command(words: Sequence[str]) -> list[str]:
 def variables(
     plan: RunPlan, results: Results, scratch: Path, names: Mapping[str, int]
 ) -> dict[str, str]:
-    """The environment variables of ranks that write into `scratch`. This call counts as the launch.
+    """The environment variables of ranks that are launched now and write into `scratch`.
 
     The number of threads of a rank does not depend on the number of ranks: torch's launcher would
     set this number only if there are several ranks.

@@ -31,8 +31,8 @@ _PRUNED = "pruned"
 """Key in the file for runs that are to end: run id -> Prune."""
 _CONNECT_S = 3.0
 _AGENT_S = 1.0
-"""Seconds to wait after a signal, because the head's agent may have received the signal too, and
-then records it. `ray job stop` gives a driver 3 s."""
+"""Seconds to wait after a signal: if the head's agent has received it too, the agent records it in
+this time. `ray job stop` gives a driver 3 s."""
 RESERVED_S = 3.0
 """Seconds before the deadline that the driver needs in order to end by itself."""
 

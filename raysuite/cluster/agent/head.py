@@ -175,7 +175,7 @@ _PATIENCE_S = 180.0
 late."""
 _LOOK_EACH_S = 5.0
 _SUBMIT_S = 15.0
-"""Timeout in seconds. It is longer than the 10 s for which Ray's job server waits for its agent."""
+"""Seconds for a submission, more than the 10 s for which Ray's job server waits for its agent."""
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ _DIGITS = 6
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
     """The distribution from which Optuna draws: numbers in a range, which `spec_value` rounds;
-    quantiles for a normal distribution; indices for equally likely values (which may be whole
-    blocks)."""
+    quantiles of a normal distribution; indices of equally likely values (a value may be a
+    block)."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform" | "quniform":
@@ -111,8 +111,8 @@ def _short(value: float) -> float:
 
 
 def longest_s(trials: Iterable[TrialFigures]) -> float:
-    """Training time of the longest trial that counts, in seconds: an upper bound of all times to
-    the target."""
+    """The longest training time of the trials that have a valid result, in seconds: an upper bound
+    of all times to the target."""
     curves = [trial.curve for trial in trials if trial.counts and trial.curve]
     return max((curve[-1][1] for curve in curves), default=0.0)
 
