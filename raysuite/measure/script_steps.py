@@ -56,7 +56,7 @@ class Row(NamedTuple):
     samples: int | None
     tokens: int | None
     evaluates: bool
-    """Whether the script evaluated: it read another loader, or read batches without gradients."""
+    """Whether the script evaluated: it read batches of another loader, or without gradients."""
     idle_s: float
     """Seconds from the end of the previous step to the first request to the training loader."""
 
@@ -445,7 +445,8 @@ def _are_shards(tensors: Sequence[Any]) -> bool:
 
 
 def _count(tensors: Sequence[Any], shards: bool) -> int | None:
-    """Number of trainable parameters; None if this rank has only a part of them."""
+    """Number of trainable parameters; None if no optimiser is known, or if this rank has only a
+    part."""
     if not tensors or (shards and not all(hasattr(t, "placements") for t in tensors)):
         return None
     return sum(int(tensor.numel()) for tensor in tensors)
@@ -485,7 +486,7 @@ def _names(tensors: Sequence[Any]) -> list[str]:
 
 
 def _described(error: BaseException | None) -> str:
-    """The last line of Python's message for the exception; empty for an exit with 0."""
+    """The last line of Python's message for the exception; empty for None or an exit with 0."""
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return ""
     return traceback.format_exception_only(error)[-1].strip()

@@ -128,7 +128,7 @@ class Ended:
     code: int = 0
     """Exit code of the launcher, or of the rank that failed first; 0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    """Rank -> (exit code, seconds from launch to end), for each rank that failed by itself."""
+    """Rank -> (exit code, seconds from launch to end; 0: unknown), for ranks that failed."""
     stalled: bool = False
     """Whether the run was ended because no rank took steps any longer."""
     nodes: int = 1

@@ -184,8 +184,8 @@ class _Watch:
         return [_received(self._store, rank) for rank in range(self._size)]
 
     def _is_over(self, size: int) -> bool:
-        """Whether all ranks have to end. About once per second, report to rank 0 that this rank
-        took steps, and on rank 0 check whether any rank did."""
+        """Once per second, report to rank 0 whether this rank took steps, let rank 0 check all
+        ranks, and return whether all ranks have to end. Return False at other times."""
         if time.monotonic() < self._looked + _LOOK_S:
             return False
         self._looked = time.monotonic()

@@ -49,10 +49,11 @@ class MlflowKeeper:
         """`output` is the file to which the server writes its output."""
         self.server = server
         self.answers = False
-        """Whether the server has answered and has not failed since."""
+        """Whether the server has answered; False again when `error` is set, but not at a quick
+        restart."""
         self.error = ""
-        """Why the server failed or is late; empty otherwise. A server that fails after it has
-        answered once is restarted _REST_S seconds later."""
+        """Why the server failed or is late; empty otherwise. If the server has answered before, it
+        is restarted _REST_S seconds after a failure."""
         self.began = self._saved = time.monotonic()
         self._children, self._output = children, output
         self._environment: Mapping[str, str] = {}

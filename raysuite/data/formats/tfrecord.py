@@ -60,7 +60,7 @@ _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
 
 _MOST = 100_000
-"""The largest number of shards that is read from a file name."""
+"""A file name that states a larger number of shards is ignored in the search for missing shards."""
 
 
 @dataclass(frozen=True)

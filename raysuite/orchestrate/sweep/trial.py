@@ -258,8 +258,8 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record the end of a run whose journal has none, unless the run was stopped or waits for other
-    trials."""
+    """Record the end of a run whose journal has none, unless the run was stopped, waits for other
+    trials, or could not write its results."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if storage_error(error):
