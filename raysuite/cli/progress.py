@@ -269,7 +269,7 @@ class LiveView(ABC):
             self._last = (self._clock(), ended)
 
     def pace(self) -> float | None:
-        """Mean seconds per ended run; None if no run has ended."""
+        """Mean seconds per run that ended since the first reading; None if there is none."""
         (since, before), (until, ended) = self._began or self._last, self._last
         return (until - since) / (ended - before) if ended > before else None
 
@@ -380,8 +380,8 @@ class Progress(LiveView):
         return Group(*rows)
 
     def time_left(self, now: float) -> str:
-        """An estimate: the remaining images of the current run divided by its present rate, plus
-        the mean time of ended runs for each waiting run."""
+        """An estimate: the current run's time left at its present rate, plus for each waiting run
+        the mean time of ended runs (at first, the expected time of the current run)."""
         run, each = self.current, self.pace()
         of_run = None
         if run is not None and run.status == "running" and run.rate:
