@@ -129,8 +129,8 @@ class Trial:
     candidate: Candidate
     repeat: int
     seed: int
-    """Seed of the order of the images. It differs between trials, so that a trial's images are not
-    in memory from an earlier trial."""
+    """Seed of the order of the images. It differs between trials, so that a trial does not begin
+    with the images of an earlier trial."""
 
 
 def timed(trial: Trial) -> Timing:
