@@ -285,8 +285,7 @@ class SuiteWork(Work[RunRequest]):
 
     @cached_property
     def on_ray(self) -> bool:
-        """Whether a run that has not ended needs Ray. Training scripts need Ray only if an address
-        is given."""
+        """Whether an unfinished run needs Ray; a script needs it only if an address is given."""
         left = self.left()
         scripts = all(plan.spec.script is not None for plan in left)
         return bool(left) and (bool(self.request.address) or not scripts)

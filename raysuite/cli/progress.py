@@ -206,8 +206,7 @@ class LiveView(ABC):
         self._began: tuple[float, int] | None = None
         """The time at which the journals were first read, and the number of runs ended by then."""
         self._last = (0.0, 0)
-        """The time when a run last ended, and the number of ended runs; at first equal to
-        `_began`."""
+        """Time when a run last ended, and number of ended runs; at first equal to `_began`."""
         self.runs: list[RunState] = []
         """Runs in the order of execution."""
         self._places: dict[int, int] = {}
@@ -325,8 +324,7 @@ class LiveView(ABC):
 
 _ENDS = RunFinished | RunFailed | RunPruned | RunStopped
 _ABOVE = BatchFound | SamplesSkipped | StagesMeasured | TimeShares | _ENDS
-"""Records that are printed as lines even on a terminal, because the live part does not show
-them."""
+"""Records printed as lines even on a terminal, because the live part does not show them."""
 
 
 class Progress(LiveView):

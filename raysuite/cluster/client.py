@@ -114,8 +114,7 @@ class Patience:
         self._failed_since = 0.0
 
     def is_over(self, status: Status, now: float) -> bool:
-        """Whether the start has taken too long, or a node has failed and was not restarted in
-        time."""
+        """Whether the start takes too long, or a failed node was not restarted in time."""
         if status.job.phase == "waiting":
             self.running_since = self._failed_since = 0.0
         elif status.job.phase == "running" and not self.running_since:

@@ -353,9 +353,8 @@ class NoSlurmError(SlurmError):
 
 
 def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
-    """Run a command, with the input `text`; return its standard output and, if `text` is given, its
-    standard error. Raises NoSlurmError if the command is missing, SlurmError if it fails or
-    hangs."""
+    """Run a command with the input `text`; return its standard output, and with `text` also its
+    standard error. Raises NoSlurmError if it is missing, SlurmError if it fails or hangs."""
     try:
         done = subprocess.run(
             words, input=text, capture_output=True, text=True, timeout=timeout_s, check=False

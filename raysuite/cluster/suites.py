@@ -110,7 +110,7 @@ def unregister(cluster: ClusterFolder, results: Path) -> None:
 
 
 def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Resume]:
-    """The commands that resume the suites without a driver, the oldest suite first.
+    """The commands that resume those suites that have no driver, the oldest suite first.
 
     Suites without results, and unreadable files, are left out. Suites that were resumed several
     times without progress are unregistered. If `head_is_new` is False, a suite is resumed only if

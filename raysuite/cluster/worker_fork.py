@@ -215,7 +215,7 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
         torch.default_generator.seed()
-    with suppress(OSError):  # as the client's: if memory is short, the kernel kills workers first
+    with suppress(OSError):  # the client's value: when memory is short, workers are killed first
         score = Path(f"/proc/{request['pid']}/oom_score_adj").read_text()
         Path("/proc/self/oom_score_adj").write_text(score)
 

@@ -388,8 +388,7 @@ def convert(
 
 
 def _begin(conversion: Conversion) -> dict[str, Written]:
-    """Create the target and its plan, unless they exist; return the shards in its journal by
-    name."""
+    """Create the target and its plan, unless they exist; return the journal's shards by name."""
     target = conversion.target
     target.mkdir(parents=True, exist_ok=True)
     _clean(target)

@@ -1,4 +1,4 @@
-"""Compare a lossy strategy's mean gradients with exact ones; its options give the error bounds."""
+"""Compare a lossy strategy's mean gradients with exact gradients, within the options' bounds."""
 
 from __future__ import annotations
 

@@ -63,8 +63,7 @@ class StopWatch:
         self._signals.__exit__(*error)
 
     def request(self) -> Stop | None:
-        """The first request to stop; a cluster's request has priority over a simultaneous
-        signal."""
+        """The first request to stop; if both come at once, the cluster's, not the signal's."""
         if self._stop is None:
             self._stop = self._of_cluster() or self._signals.request()
             self._seen_at = time.monotonic()
