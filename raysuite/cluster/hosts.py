@@ -90,9 +90,8 @@ def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[l
         values = {"{host}": host, "{index}": str(index), "{line}": shlex.join(mine)}
         words: list[str] = []
         for word in cluster.site.launcher_words:
-            parts = re.split(
-                r"({host}|{index}|{line})", word
-            )  # values are not searched for placeholders
+            # values are not searched for placeholders
+            parts = re.split(r"({host}|{index}|{line})", word)
             words += mine if word == COMMAND else ["".join(values.get(x, x) for x in parts)]
         found.append(words)
     return found

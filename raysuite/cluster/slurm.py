@@ -486,9 +486,8 @@ class SlurmBackend:
         try:
             _ask(["scancel", *_of(cluster.slurm_cluster), *options, cluster.job])
         except SlurmError:
-            (state,) = self.states(
-                [cluster]
-            )  # slurmctld rejects a signal to a job that has ended or is ending
+            # slurmctld rejects a signal to a job that has ended or is ending
+            (state,) = self.states([cluster])
             if state.phase != "gone" and state.state != "COMPLETING":
                 raise
 
