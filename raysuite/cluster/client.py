@@ -193,7 +193,7 @@ def _sole_command(folder: ClusterFolder) -> Iterator[None]:
 def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: None) -> Status:
     """Wait until all nodes have joined.
 
-    The site's start_timeout_seconds count from the start of the allocation, not from its
+    The site's start_timeout_seconds count from the start of the allocation, not from the job's
     submission. Raises NotStartedError if the nodes are late or the cluster has ended.
     """
     cluster = folder.cluster()

@@ -154,8 +154,8 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 
 
 def _reached(results: Path) -> int:
-    """A number that grows with a suite's progress: the number of Records of progress (such as
-    epochs), plus for each run the highest step at which it stopped."""
+    """A number that grows with a suite's progress: the number of Records that show progress (such
+    as epochs), plus for each run the highest step at which it stopped."""
     # imported on use, so that a cluster's agents start faster
     from raysuite.records import (
         GateVerdict,

@@ -445,7 +445,7 @@ def _are_shards(tensors: Sequence[Any]) -> bool:
 
 
 def _count(tensors: Sequence[Any], shards: bool) -> int | None:
-    """Number of trainable parameters; None without an optimiser, or if this rank has a part."""
+    """Number of trainable parameters; None without an optimiser, or if only shards are known."""
     if not tensors or (shards and not all(hasattr(t, "placements") for t in tensors)):
         return None
     return sum(int(tensor.numel()) for tensor in tensors)

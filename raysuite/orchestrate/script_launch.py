@@ -59,7 +59,7 @@ from raysuite.train.script import SETTINGS, SETTLING_STEPS, output_file
 
 _POLL_S = 0.2
 _KEPT_BYTES = 64 * 1024
-"""Number of bytes at the end of each rank's output that are kept."""
+"""Number of bytes that are kept from the end of each rank's output."""
 _TAIL_LINES = 20
 _TRACE = "trace.json.gz"
 _MODULE = "raysuite.train.script"

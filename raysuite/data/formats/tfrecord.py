@@ -121,7 +121,7 @@ def _compressed(path: Path) -> bool:
 
 
 def _gaps(paths: Sequence[Path]) -> list[str]:
-    """The names of missing shards: a shard's name states the number of shards."""
+    """The names of missing shards, derived from the number of shards in the existing names."""
     there = {path.name for path in paths}
     wanted: set[str] = set()
     for path in paths:

@@ -235,7 +235,7 @@ def _epochs(
 
 
 _workers: WarmWorkers | None = None
-"""The worker group of this process, which drives one trial after the other."""
+"""The current worker group; this process drives one trial after the other."""
 
 
 def _start(
