@@ -1,5 +1,4 @@
-"""`raysuite watch`: the live display of runs that another process executes, here or on a
-cluster."""
+"""`raysuite watch`: display the runs of another process live, here or on a cluster."""
 
 from __future__ import annotations
 

@@ -56,9 +56,9 @@ TOLERANCE = 1e-3
 networks of tests/contract/test_networks.py; rounding alone gives an update of 1 % of the weights an
 error of 1e-5."""
 _FLOOR = 1e-3
-"""Smallest norm that is assumed for a tensor's update, relative to the larger of two norms: the
-tensor's and the whole update's. Some gradients consist only of rounding errors, such as the
-gradient of a bias before BatchNorm."""
+"""Errors are relative to the norm of a tensor's update, but at least to this share of the larger of
+two norms: of the tensor, and of the update of all tensors. Some gradients consist only of rounding
+errors, such as the gradient of a bias before BatchNorm."""
 _UPDATE = 1e-2
 """How far the first step moves the weights, relative to their norm."""
 _STEPS = 2
@@ -229,7 +229,8 @@ def _prepared(
 
 
 def _class_weights(plan: RunPlan) -> Tensor | None:
-    """Unequal weights, if the run has class weights; those of `auto` depend on its labels."""
+    """Unequal weights [classes] if the run has class weights, else None. The run's own weights are
+    not used: with `auto`, they depend on its labels."""
     if plan.spec.training.class_weights is None:
         return None
     return torch.linspace(0.5, 1.5, plan.dataset.classes)

@@ -42,17 +42,17 @@ log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowKeeper:
-    """Keeps one MLflow server running. If the server fails, the cluster continues without
-    MLflow."""
+    """Keeps one MLflow server running; the cluster continues if the server fails."""
 
     def __init__(self, server: MlflowServer, children: Children, output: Path) -> None:
         """`output` is the file to which the server writes its output."""
         self.server = server
         self.answers = False
-        """Whether the server has answered and has not failed since."""
+        """Whether the server has answered; reset when `error` is set, but not at a quick
+        restart."""
         self.error = ""
-        """Why the server failed or is late; empty otherwise. A server that fails after it has
-        answered once is restarted _REST_S seconds later."""
+        """Why the server failed or is late; empty otherwise. If the server has answered before, it
+        is restarted _REST_S seconds after a failure."""
         self.began = self._saved = time.monotonic()
         self._children, self._output = children, output
         self._environment: Mapping[str, str] = {}
@@ -171,11 +171,10 @@ _NAMES_ERROR = re.compile(r"^(?!\(Background)(?!.*\b(INFO|WARNING)\b).*error", r
 # head resumes suites whose driver was killed or failed on this host.
 
 _PATIENCE_S = 180.0
-"""Seconds for which the head tries to submit a suite; on a busy node, the job server starts
-late."""
+"""Seconds to try to submit a suite: on a busy node, the job server starts late."""
 _LOOK_EACH_S = 5.0
 _SUBMIT_S = 15.0
-"""Timeout in seconds. It is longer than the 10 s for which Ray's job server waits for its agent."""
+"""Seconds for a submission, more than the 10 s for which Ray's job server waits for its agent."""
 
 
 @dataclass(frozen=True)
