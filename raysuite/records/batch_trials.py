@@ -129,8 +129,8 @@ class BatchFound(RecordBase):
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:
-        """Sizes that fit, and whose mean throughput differs from that of the chosen size by more than
-        NEAR allows, but not significantly: the difference may be noise."""
+        """Sizes that fit, and whose mean throughput differs from that of the chosen size by more
+        than NEAR allows, but not significantly: the difference may be noise."""
         timed: dict[int, list[float]] = {}
         # a size may have fitted in earlier rounds
         limit = min((each.micro_batch for each in self.tried if not each.fits), default=math.inf)

@@ -12,10 +12,10 @@ from ray.tune.search import Searcher
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.sweep import trial_source
-from raysuite.orchestrate.sweep.search_algorithms import draws_replacements, search_algorithm_of
+from raysuite.orchestrate.sweep.search_algorithms import search_algorithm_of
 from raysuite.orchestrate.sweep.trial import as_text
 from raysuite.plan import RunPlan
-from raysuite.plan.space import drawn
+from raysuite.plan.space import drawn, draws_replacements
 from raysuite.plan.trials import set_more_trials, write_more_trials
 from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStarted, RunStopped
 from raysuite.spec import Document
