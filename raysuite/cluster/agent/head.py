@@ -59,7 +59,7 @@ class MlflowKeeper:
         self._restarts: list[float] = []
         """Monotonic times of the restarts within the last _WITHIN_S seconds."""
         self._again = math.inf
-        """Monotonic time of the next restart after a failure."""
+        """Monotonic time of the next restart after a failure; infinite if none is due."""
         self._printed = 0
         """Size of the output, in bytes, before the current server started."""
         self._late = False
@@ -87,7 +87,7 @@ class MlflowKeeper:
         `answers` or `error` has changed."""
         now = time.monotonic()
         if self.error and now > self._again:
-            self.error = ""
+            self.error, self._again = "", math.inf
             self._restart(now)
         elif not self.error or self._late:
             self._do(now)
