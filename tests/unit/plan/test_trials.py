@@ -23,6 +23,7 @@ from raysuite.plan.trials import (
     trial_plan,
     write_more_trials,
 )
+from raysuite.records import Results
 from raysuite.records.journal import Decided
 from raysuite.spec import Document, parse_document, read_document
 from raysuite.spec.document import set_key
@@ -176,6 +177,7 @@ def test_a_sweep_is_taken_from_its_folder_again(tmp_path: Path) -> None:
     began = read_document(file, ["strategy.bucket_mb=7"], "small")
     results = create_sweep(began, tmp_path)
     assert (results.plans(), results.decided()) == ([], Decided([], is_all=False))
+    assert Results.open(tmp_path).folder == results.folder, "before the first trial"
     assert (results.folder / "spec.yaml").read_text("utf-8") == BASE + scales + SEARCH
     again = sweep_document(results)
     assert read_search(again) == read_search(began)
