@@ -131,6 +131,9 @@ def test_a_value_that_cannot_stand_at_its_key(line: str, words: str) -> None:
 def test_a_conditional_value_is_tried_under_its_condition() -> None:
     (found,) = wrong(SEARCH.replace("[0, 1]", "[0, 4]"))
     assert (found.key, found.line) == ("strategy.zero_stage", 11)
+    nested = "    strategy.offload: {choice: [none, nothing], when: {strategy.zero_stage: 1}}\n"
+    (found,) = wrong(SEARCH + nested)
+    assert (found.key, found.line) == ("strategy.offload", 13)
 
 
 def test_several_at_once_and_those_of_the_spec_itself() -> None:
