@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,9 @@ def test_the_newest_sweep_of_a_name_is_resumed(tmp_path: Path) -> None:
     create_sweep(document(base=BASE.replace("name: a", "name: b")), tmp_path)
     write_results(tmp_path / "a" / "9999-runs")
     assert first.folder != second.folder
+    assert latest_sweep(document(), tmp_path).folder == second.folder
+    renamed = first.folder.rename(first.folder.with_name("zebra"))
+    os.utime(renamed / "search.json", (0, 0))
     assert latest_sweep(document(), tmp_path).folder == second.folder
 
 
