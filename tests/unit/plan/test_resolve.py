@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from raysuite.errors import SpecError
 from raysuite.plan import RunPlan, groups, make_plans
 from raysuite.plan import resolve as resolve_module
+from raysuite.plan import trials as trials_module
+from raysuite.plan.trials import trial_plan
 from raysuite.spec import parse_document
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
@@ -106,7 +108,7 @@ def test_the_same_spec_gives_the_same_ids_and_runs_differ() -> None:
 
 def test_loader_auto_is_stated_in_the_plan() -> None:
     (small,) = plans(BATCH + "loader: auto\n")
-    assert small.spec.loader == MemoryOptions(threads=0)
+    assert (small.spec.loader, small.label) == (MemoryOptions(threads=0), {})
     (named,) = plans(BATCH + "matrix: {loader: [auto]}\n")
     assert named.title == "single · memory(threads=0) · 1 worker"
     facts = DatasetFacts(60_000, 10_000, 10, channels=3, image_size=224)
@@ -224,6 +226,15 @@ def test_local_gpus_are_those_that_cuda_may_use(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert resolve_module.local_gpus() == count
+
+
+def test_without_a_number_the_gpus_of_this_machine_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = parse_document(BASE + BATCH, "x.yaml")
+    for module in (resolve_module, trials_module):
+        monkeypatch.setattr(module, "local_gpus", lambda: 1)
+    for gpus, device in ((None, "gpu"), (0, "cpu")):
+        (plan,) = make_plans(document, gpus)
+        assert (plan.device, trial_plan(document, {}, 0, gpus).device) == (device, device)
 
 
 def sizes(text: str, gpus: int = 0, one_node: bool = True) -> list[int]:
