@@ -38,9 +38,14 @@ def variant_name(plan: Plan) -> str:
 
 
 def run_name(plan: Plan) -> str:
-    """The variant's name, and the repeat if it is not the first."""
-    name = variant_name(plan)
-    return f"{name} · repeat {plan['repeat']}" if plan["repeat"] else name
+    """The variant's name, its seed if the matrix has seeds, and the repeat if it is not the
+    first."""
+    parts = [variant_name(plan)]
+    if (seed := plan["label"].get("seed")) is not None:
+        parts.append(f"seed={seed}")
+    if plan["repeat"]:
+        parts.append(f"repeat {plan['repeat']}")
+    return " · ".join(parts)
 
 
 def series_name(plan: Plan) -> str:

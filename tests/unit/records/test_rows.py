@@ -93,6 +93,7 @@ def test_seeds_in_the_matrix_are_repeats(tmp_path):
     rows = rows_of(tmp_path, spec=spec)
     assert len(rows) == 12
     assert len(rows[0].runs) == 3
+    assert [run.name for run in rows[0].runs] == [f"{rows[0].name} · seed={n}" for n in (1, 2, 3)]
 
 
 def test_default_baseline_is_the_same_variant_with_fewest_workers(tmp_path):
