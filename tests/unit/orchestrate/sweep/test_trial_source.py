@@ -328,9 +328,9 @@ def test_a_trial_whose_batch_was_found_has_its_new_plan_in_all_places(tmp_path: 
     assert [each["micro_batch"] for each in sweep.results.plans()] == [64, 3]
     assert sweep.source._running["b"] == made
     assert sweep.events == [*before, made]
+    assert made.run_id in sweep.source._scheduler._plans, "before its first epoch"
     sweep.end("b")
     assert sweep.results.end_of("new") is not None
-    assert made.run_id in sweep.source._scheduler._plans
 
 
 def test_a_trial_that_died_after_its_deadline_is_not_made_again(tmp_path: Path) -> None:
