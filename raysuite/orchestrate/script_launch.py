@@ -362,7 +362,7 @@ def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], 
                     content = kept[key.fd]
                     with contextlib.suppress(BlockingIOError):
                         content += os.read(key.fd, _KEPT_BYTES)
-                    del content[_KEPT_BYTES:]
+                    del content[:-_KEPT_BYTES]
                 if not ready and closed.is_set():
                     return
 
