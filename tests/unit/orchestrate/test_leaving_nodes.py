@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -232,6 +233,20 @@ def test_the_hosts_of_dead_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         keeper_on(tmp_path, monkeypatch, [node("a"), node("b"), node("c", False)]).lost(False) == []
     )
     assert keeper_on(tmp_path, monkeypatch, [node("a")]).lost(patient=False) == ["host-b"]
+
+
+def test_a_single_node_whose_driver_still_lives_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        raise AssertionError("it waits")
+
+    keeper = keeper_on(tmp_path, monkeypatch, [node("a"), node("b")], verdict_s=60.0)
+    monkeypatch.setattr(controller, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    with pytest.raises(AssertionError, match="it waits"):
+        keeper.lost(patient=True)
+    keeper.hosts_file.write_text('{"a": "host-a"}')
+    assert keeper.lost(patient=True) == []
 
 
 def test_changes_of_nodes() -> None:

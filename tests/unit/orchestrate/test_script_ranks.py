@@ -149,6 +149,30 @@ def test_the_code_of_a_script_is_of_the_rank_that_failed_first() -> None:
     assert _ended(parts[:1], stalled=True, nodes=1).code == 0
 
 
+def test_a_rank_has_torchruns_variables_and_the_address_of_its_runs_store(tmp_path: Path) -> None:
+    (script := tmp_path / "train.py").touch()
+    data = {
+        "name": "own",
+        "script": {"command": [str(script)]},
+        "resources": {"workers": 3, "device": "cpu"},
+    }
+    [plan] = make_plans(Document(data, "spec.yaml"), 0)
+    place = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "GROUP_RANK": "1"}
+    meeting = {"address": ["10.0.0.1", 29_000], "nodes": 2}
+    assert script_ranks._torchrun(plan, place, meeting) == {
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29000",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "2",
+        "ROLE_WORLD_SIZE": "3",
+        "GROUP_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": plan.run_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_rank_that_goes_wrong_ends_all_clearly(problem: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import RayError
 
 from raysuite.errors import StorageError, UserError
 from raysuite.orchestrate import budget, suite
@@ -24,6 +25,7 @@ from raysuite.orchestrate.stopping import request_stop, requested_stop
 from raysuite.orchestrate.suite import Listener, fit, reset_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Journal, Results, RunFailed, RunPruned
+from raysuite.records.node_checks import NodeFigures, read_checks
 from raysuite.spec import parse_document
 from raysuite.train.checkpoint import LoopState, latest_checkpoint, write_sizes
 from raysuite.train.stop_together import Stop
@@ -255,6 +257,34 @@ def test_the_nodes_of_a_cluster_are_measured_once_from_three_on(
         (tmp_path / suite.NODES).touch()
     suite.run([], Results(tmp_path), nodes, Listener(lambda: None), on_ray)
     assert made == [tmp_path] * measured
+
+
+def test_slow_nodes_are_reported_and_a_lost_node_ends_no_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        NodeFigures(host=host, when=0.0, figures={"disk": rate}, all_reduce_s=0.1, transports=[])
+        for host, rate in (("a", 900.0), ("b", 90.0), ("c", 900.0))
+    ]
+    answers, said = iter([RayError("lost"), rows]), list[str]()
+
+    def check_nodes(folder: Path, patience_s: float) -> list[NodeFigures]:
+        answer = next(answers)
+        if isinstance(answer, RayError):
+            raise answer
+        assert folder == tmp_path
+        return answer
+
+    monkeypatch.setattr("raysuite.orchestrate.node_check.check_nodes", check_nodes)
+    listener = Listener(lambda: None, say=said.append)
+    suite._measure_nodes(tmp_path, listener)
+    assert (said, read_checks(tmp_path / suite.NODES)) == (
+        ["the nodes were not measured: RayError"],
+        [],
+    )
+    suite._measure_nodes(tmp_path, listener)
+    assert read_checks(tmp_path / suite.NODES) == rows
+    assert [line.partition(":")[0] for line in said[1:]] == ["b is slow"]
 
 
 def test_a_suite_to_resume_is_the_newest_or_a_mistake(tmp_path: Path) -> None:

@@ -328,9 +328,9 @@ def test_a_trial_whose_batch_was_found_has_its_new_plan_in_all_places(tmp_path: 
     assert [each["micro_batch"] for each in sweep.results.plans()] == [64, 3]
     assert sweep.source._running["b"] == made
     assert sweep.events == [*before, made]
+    assert made.run_id in sweep.source._scheduler._plans, "before its first epoch"
     sweep.end("b")
     assert sweep.results.end_of("new") is not None
-    assert made.run_id in sweep.source._scheduler._plans
 
 
 def test_a_trial_that_died_after_its_deadline_is_not_made_again(tmp_path: Path) -> None:
@@ -391,9 +391,13 @@ def test_drawn_values_are_as_many_as_were_drawn_and_grids_have_no_others(tmp_pat
         trials = [trial(number, each) for number, each in enumerate(wanted[:place])]
         assert searcher.next(trials, []) == values
         assert searcher.next(trials[1:], wanted[:1] if place else []) == values
-    assert searcher.next([trial(n, each) for n, each in enumerate(wanted)], []) is None
+    trials = [trial(number, each) for number, each in enumerate(wanted)]
+    assert searcher.next(trials, []) is None
+    *_, seventh = drawn(search.model_copy(update={"trials": 7}))
+    assert searcher.next(trials[1:], wanted[:1]) == seventh, "one draw was infeasible"
     crossed = {**space, "optimizer.lr": {"grid": [0.1, 0.2]}}
     assert draws_replacements(search)
-    assert not draws_replacements(Sweep(tmp_path / "b", LRS).search)
+    for listed in (LRS, space):
+        assert not draws_replacements(SearchOptions(space=listed, searcher="grid"))
     mixed = SearchOptions(space=crossed, searcher="random", trials=3)
     assert not draws_replacements(mixed)
