@@ -155,8 +155,8 @@ def test_memory_is_foreseen_from_the_largest_size_and_one_of_half_of_it() -> Non
     assert refused is not None
     assert (refused.stage, refused.micro_batch, refused.fits) == ("alone", size, False)
     assert refused.message == "not tried: it would take about 340 B of 339 B"
-    falling = fitted({8: 100, 16: 90}, 90)  # noise: no memory is freed by more samples
-    assert too_much(falling, size) is None
+    for limit, fits in ((90, True), (89, False)):  # more samples free no memory
+        assert (too_much(fitted({8: 100, 16: 90}, limit), size) is None) == fits
 
 
 def test_nothing_is_foreseen_before_anything_was_tried() -> None:

@@ -120,19 +120,20 @@ def test_each_workers_readings_are_its_own_and_none_where_it_has_no_counter(
 ) -> None:
     class Two(NoComm):
         def all_gather(self, value: Tensor) -> Tensor:
-            other = [2.0, 0.25, math.nan, 5.0 * any(counters), 0.0]
+            other = [2.0, 0.25, math.nan, other_device, 0.0]
             return torch.stack([value, torch.tensor(other, dtype=torch.float64)])
 
+    other_device = 5 if counters[0] else 0
     power = cost_meter.EpochPower(plan_of(measure_power="off"), World.alone(torch.device("cpu")))
     power._meter = SimpleNamespace(device=counters[0], host=counters[1])  # type: ignore[assignment]
     power._reading = Reading(None, 0.5, 3.0)
-    names = ["" if not each else f"{each:012x}" for each in counters]
+    first, host, second = (f"{n:012x}" if n else "" for n in (*counters, other_device))
     assert power.use(Two()) == (
         PowerUse(
-            devices=[names[0], f"{5:012x}"],
+            devices=[first, second],
             device_joules=[None, 2.0],
             device_busy=[0.5, 0.25],
-            hosts=[names[1], ""],
+            hosts=[host, ""],
             host_joules=[3.0, None],
         )
         if any(counters)
