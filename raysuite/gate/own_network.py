@@ -73,6 +73,8 @@ _HELD, _RANKS_OF_A_HOST = 8, 16
 """Largest number of copies of the weights that rank 0 holds at a time, and largest number of ranks
 on its host, each of which may hold one more copy."""
 _SEED = 2023
+_RATES = {"lr", "lr_reference_batch", "lr_scaling"}
+"""Settings of the optimiser that do not matter here, because the check chooses its own rate."""
 
 
 @dataclass(frozen=True)
@@ -402,10 +404,10 @@ def key(plan: RunPlan) -> Any:
     files = sorted(each for each in ours if "site-packages" not in each.parts and each.is_file())
     return [
         model.model_dump(mode="json"),
-        [facts.channels, facts.image_size, facts.classes, facts.sequence],
+        [facts.channels, facts.image_size, facts.classes, facts.sequence, facts.inputs],
         plan.spec.task.model_dump(mode="json"),
         asdict(_settings(plan, "fp32")),
         plan.spec.training.class_weights is not None,
-        _optimizer(plan).model_dump(mode="json"),
+        _optimizer(plan).model_dump(mode="json", exclude=_RATES),
         [hashlib.sha256(each.read_bytes()).hexdigest() for each in files],
     ]

@@ -243,6 +243,34 @@ def test_your_own_is_called_with_what_it_names() -> None:
     assert isinstance(own("takes_anything"), nn.Identity)
 
 
+def of_tokens(num_classes: int, sequence: int, in_channels: int = 7) -> nn.Module:
+    return nn.Linear(sequence, num_classes * in_channels)
+
+
+class Lazy(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.LazyLinear(6), nn.BatchNorm1d(6), nn.Dropout(0.5))
+
+
+def test_your_own_of_tokens_is_called_with_their_number() -> None:
+    tokens = DatasetFacts(1, 1, classes=5, channels=0, image_size=0, sequence=16)
+    model = build(ModelOptions(name=f"{HERE}:of_tokens"), tokens)
+    assert isinstance(model, nn.Linear)
+    assert (model.in_features, model.out_features) == (16, 35)
+
+
+def test_lazy_layers_are_made_without_training_the_others() -> None:
+    torch.manual_seed(1)
+    model = own("Lazy")
+    after = torch.rand(())
+    assert [tuple(each.shape) for each in model.parameters()] == [(6, 192), (6,), (6,), (6,)]
+    assert all(each.training for each in model.modules())
+    assert not model[2].running_mean.any()
+    torch.manual_seed(1)
+    nn.Linear(192, 6)
+    assert torch.equal(torch.rand(()), after)
+
+
 def test_your_options_come_first() -> None:
     model = own("Own", width=2, num_classes=4)
     assert isinstance(model, nn.Linear)

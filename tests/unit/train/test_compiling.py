@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -127,7 +128,7 @@ def test_compiling_in_the_warm_up_is_not_taken_off_the_steps_after_it(
 
     forward, compiles = loop.engine.forward, iter((500.0,))
 
-    def validated(images: Tensor) -> Tensor:
+    def validated(images: Tensor) -> Any:
         compiler.seconds += next(compiles, 0.0)
         return forward(images)
 

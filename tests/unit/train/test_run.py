@@ -27,7 +27,7 @@ from raysuite.gate import strategy_check
 from raysuite.measure import environment
 from raysuite.optim.schedule import factor
 from raysuite.parallel import precision
-from raysuite.parallel.base import World
+from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.comm import NoComm
 from raysuite.parallel.single import Single
 from raysuite.plan import RunPlan
@@ -46,6 +46,7 @@ from raysuite.tasks.classification import Classification
 from raysuite.tasks.regression import Regression
 from raysuite.train import loop as loop_module
 from raysuite.train import run as run_module
+from raysuite.train.building import step_settings
 from raysuite.train.checkpoint import LoopState, SoFar
 from raysuite.train.loop import (
     TrainingLoop,
@@ -165,6 +166,20 @@ def test_ranks_read_shares_of_the_labels_that_add_up_to_all(plan: RunPlan) -> No
     expected = [-1, *(split[sample][1] for sample in range(1, 1436)), -1]
     assert np.sum(parts, 0).tolist() == expected
     assert [np.count_nonzero(part[:479]) for part in parts[1:]] == [0, 0]
+
+
+def test_a_step_has_the_settings_of_the_spec() -> None:
+    training = {"accumulate": 2, "clip_norm": 0.5, "precision": "bf16", "label_smoothing": 0.1}
+    training |= {"memory_format": "channels_last", "compile": "default"}
+    changes: dict[str, Any] = {f"training_{key}": value for key, value in training.items()}
+    found = step_settings(plan_of(**changes, measure_figures=["gradient_norm"]))
+    assert found == StepSettings(
+        micro_batch=120,
+        **{**training, "image": (1, 8, 8), "figures": ("gradient_norm",)},  # type: ignore[arg-type]
+    )
+    assert [StepSettings(1).needs_norm, found.needs_norm, StepSettings(1, 1, 2.0).needs_norm] == [
+        *(False, True, True)
+    ]
 
 
 def test_a_metric_is_in_one_field_of_an_epoch() -> None:

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from raysuite.errors import UserError
+from raysuite.spec.optimizers import ScheduleFreeOptions
 from raysuite.spec.strategies import Network
 from raysuite.tasks import make_task
+from raysuite.train import trial_batch
 from raysuite.train.trial_batch import _loss, examine, mistakes
 from tests.networks import Net
 from tests.unit.train.conftest import plan_of
@@ -107,6 +109,71 @@ def test_what_a_network_consists_of_is_listed_by_kind() -> None:
         synced=("norm",),
         running=("norm",),
     )
+
+
+@pytest.mark.parametrize(
+    ("network", "changes", "keys"),
+    [
+        (Network(), {}, {}),
+        (Network(scripted=True), {"training_ema_decay": 0.5}, {"training.ema_decay": "ScriptMod"}),
+        (Network(scripted=True), {}, {}),
+        (Network(), {"training_ema_decay": 0.5}, {}),
+        (Network(synced=("norm",)), {"strategy": "ddp"}, {"model.name": "norm: SyncBatchNorm"}),
+        (Network(synced=("norm",)), {}, {}),
+        (Network(sparse=("table",)), {}, {"model.name": "table: sparse gradients"}),
+        (
+            Network(parameters=("a.b",)),
+            {"lr_factors": {"a.*": 2, "c": 3}},
+            {"optimizer.lr_factors": "c"},
+        ),
+        (Network(parameters=("a.b",)), {"lr_factors": {"a.*": 2}}, {}),
+        ("it raised", {}, {"model.name": "it raised"}),
+        ("task: it raised", {}, {"task": "it raised"}),
+        ("data.name: hold NaN", {}, {"data.name": "hold NaN"}),
+        ("model.weights: damaged", {}, {"model.weights": "damaged"}),
+    ],
+)
+def test_what_a_network_has_is_refused_with_the_settings_that_it_does_not_fit(
+    network: Network | str,
+    changes: dict[str, Any],
+    keys: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial_batch, "_network", lambda *_: network)
+    monkeypatch.setattr(trial_batch, "_untrained", lambda plan: {})
+    if "lr_factors" in changes:
+        changes = {"optimizer": {"name": "sgd", "lr": 0.1, **changes}}
+    found = {mistake.key: mistake.message for mistake in mistakes(plan_of(**changes))}
+    assert found.keys() == keys.keys()
+    for key, words in keys.items():
+        assert words in found[key]
+        assert isinstance(network, Network) or found[key] == words
+
+
+def test_running_statistics_do_not_fit_an_optimiser_that_averages_the_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial_batch, "_untrained", lambda plan: {})
+    plan = plan_of()
+    averaging = plan.spec.model_copy(update={"optimizer": ScheduleFreeOptions()})
+    for running, changed, keys in (
+        (("norm",), averaging, ["optimizer.name"]),
+        (("norm",), plan.spec, []),
+        ((), averaging, []),
+    ):
+        network = Network(running=running)
+        monkeypatch.setattr(trial_batch, "_network", lambda *_, network=network: network)
+        found = mistakes(plan.model_copy(update={"spec": changed}))
+        assert [mistake.key for mistake in found] == keys
+
+
+@pytest.mark.parametrize(("left", "keys"), [(512, []), (511, ["data.image_size"])])
+def test_two_images_have_to_fit_into_memory(
+    left: int, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8 x 8 numbers of 4 bytes."""
+    monkeypatch.setattr(trial_batch, "available_bytes", lambda device: left)
+    assert [mistake.key for mistake in mistakes(plan_of())] == keys
 
 
 @pytest.mark.parametrize(
