@@ -19,7 +19,9 @@ from raysuite.report.against import (
     Comparison,
     Line,
     Measured,
+    Published,
     Unmatched,
+    _differences,
     _short,
     against_published,
     against_study,
@@ -110,7 +112,11 @@ def test_the_training_is_ninety_epochs_of_the_mean_one(aach):
     assert (shown.ours.low, shown.ours.high) == pytest.approx((90 * epoch.low, 90 * epoch.high))
     assert (shown.theirs.value, shown.bound) == (46_800, "about")
     assert shown.ratio.value == pytest.approx(90 * epoch.mean / 46_800)
-    assert any("projection: 90 x" in note for note in shown.notes)
+    assert shown.notes == (
+        "ours on cpu, theirs on GPUs",
+        "ours is a projection: 90 x the mean epoch, without validation",
+        "13 h for 90 epochs",
+    )
 
 
 def test_a_single_run_has_no_interval(tmp_path):
@@ -128,6 +134,8 @@ def test_a_ratio_of_single_runs_is_marked(tmp_path, repeats):
     table = comparison_sheets(against_study(rows, others, "there"))[0]
     written = {cells[table.header.index("Ours / theirs")] for cells in table.cells}
     assert all(cell.endswith(" (n = 1)" if repeats == 1 else "]") for cell in written)
+    bases = {each.basis for each in against_study(rows, others, "there").lines if each.ratio}
+    assert bases == {"none" if repeats == 1 else "both"}
     quantities = [cells[table.header.index("Quantity")] for cells in table.cells]
     assert quantities.count("Epochs to accuracy") == quantities.count("Time to accuracy") > 0
 
@@ -137,6 +145,69 @@ def test_a_range_has_no_ratio(aach):
     over = line(found, "throughput_over_native", "ddp · dali · 4 workers")
     assert over.ratio is None
     assert (over.theirs.value, over.theirs.high) == (1.2, 1.4)
+
+
+@pytest.mark.parametrize(
+    ("bound", "ratio"), [("", 2), ("about", 2), ("up to", 2), ("over", None), ("under", None)]
+)
+def test_a_value_that_is_only_a_bound_has_no_ratio(aach, bound, ratio):
+    """Which a paper's "up to" is not: it names the value that was reached."""
+    name, paper = "ddp · native · 4 workers", published("aach2023")
+    row = next(each for each in aach if each.name == name)
+    row = replace(row, figures=row.figures | {"throughput": summarize([8.0])})
+    [value] = [v for v in paper.values if v.quantity == "throughput_over_native"]
+    value = replace(value, quantity="throughput", value=4.0, high=None, loader="", bound=bound)
+    (found,) = against_published([row], replace(paper, values=(value,))).lines
+    assert (found.bound, found.ratio and found.ratio.value) == (bound, ratio)
+
+
+def with_blocks(row: Row, **blocks) -> Row:
+    run = row.runs[0]
+    spec = run.plan["spec"] | {key: run.plan["spec"][key] | each for key, each in blocks.items()}
+    return replace(row, runs=(replace(run, plan=run.plan | {"spec": spec}),))
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"framework": "gpipe"}, [1]),
+        ({"framework": "pipeline"}, [1]),
+        ({"loader": "dali"}, [1, 2]),
+        ({"loader": "dali-gpu"}, [2]),
+        ({"schedule": "step"}, [3]),
+        ({"model": "resnet101"}, [2]),
+        ({"model": "resnet101", "loader": "native"}, []),
+        ({"data": "cifar10"}, [0, 1, 2, 3]),  # not that of an accuracy or a training
+        ({"data": "cifar10", "quantity": "accuracy"}, [2]),
+        ({"workers": 128}, []),
+        ({"global_batch": 256}, [0, 1, 2, 3]),
+        ({"global_batch": 64}, []),
+    ],
+)
+def test_a_papers_value_is_compared_with_each_row_of_what_it_states(aach, given, named):
+    row = next(each for each in aach if each.name == "ddp · native · 4 workers")
+    rows = [
+        row,
+        with_blocks(
+            row,
+            strategy={"name": "pipeline", "schedule": "gpipe"},
+            loader={"name": "dali", "device": "cpu"},
+        ),
+        with_blocks(
+            row,
+            model={"name": "resnet101"},
+            loader={"name": "dali", "device": "gpu"},
+            data={"name": "cifar10"},
+        ),
+        with_blocks(row, schedule={"name": "step"}),
+    ]
+    rows = [replace(each, name=str(n)) for n, each in enumerate(rows)]
+    stated = Published(**{"quantity": "throughput", "value": 4.0, "source": "Table"} | given)
+    paper = replace(published("aach2023"), values=(stated,))
+    found = against_published(rows, paper)
+    assert [each.ours_name for each in found.lines] == [str(n) for n in named]
+    left = [each.name for each in found.unmatched if each.side == "ours"]
+    assert left == [str(n) for n in range(4) if n not in named]
 
 
 def test_shares_stand_beside_table_2(aach):
@@ -170,6 +241,13 @@ def test_what_has_no_counterpart_is_listed_with_its_reason(aach):
     assert reasons["Speed-up: gpipe · 4 workers, text"] == "no run with framework gpipe"
     ours = [each.name for each in found.unmatched if each.side == "ours"]
     assert ours == [row.name for row in aach]
+    others = against_published(aach, published("aach2023")).unmatched
+    titles, place = next(
+        e for e in others if "native · resnet50 · 128 workers, Table 2" in e.name
+    ).name.partition(": ")[::2]
+    assert (titles.count(", "), place) == (2, "native · resnet50 · 128 workers, Table 2")
+    reasons = {each.name: each.reason for each in others}
+    assert reasons[f"{titles}: {place}"] == "this study has no such figure"
 
 
 def test_a_study_against_itself(tmp_path):
@@ -281,6 +359,35 @@ def test_four_differences_are_named_and_the_others_counted(tmp_path):
     assert rest.endswith(" more options differ")
 
 
+def test_options_of_one_side_alone_differ_and_four_are_not_counted():
+    ours, theirs = {"a": 1, "b": 0, "c": True, "d": "x"}, {"a": 1, "b": False, "e": 2, "f": None}
+    assert _differences(ours, theirs) == [
+        "c true, theirs null",
+        'd "x", theirs null',
+        "e null, theirs 2",
+    ]
+    four = {"g": 5}
+    assert _differences(ours | four, theirs)[2:] == ["g 5, theirs null", "e null, theirs 2"]
+    assert _differences(ours | four, theirs | {"h": 6})[4:] == ["1 more options differ"]
+
+
+def test_repeats_and_seeds_are_no_difference_and_devices_are(tmp_path):
+    once, twice = (rows_of(tmp_path / str(n), repeats=n) for n in (1, 2))
+    assert {each.notes for each in against_study(once, twice, "there").lines} == {()}
+    gpus = [replace(row, device="gpu") for row in twice]
+    notes = {each.notes for each in against_study(once, gpus, "there").lines}
+    assert notes == {('device "cpu", theirs "gpu"',)}
+
+
+def test_a_row_without_figures_on_one_side_is_unmatched(tmp_path):
+    row = rows_of(tmp_path)[1]
+    nothing = replace(row, speed_up=None, efficiency=None, figures=dict.fromkeys(row.figures))
+    for ours, theirs in ((row, nothing), (nothing, row)):
+        found = against_study([ours], [theirs], "there")
+        assert found.lines == ()
+        assert found.unmatched == (Unmatched("ours", row.name, "one side has no figures"),)
+
+
 def test_speed_ups_against_different_baselines_have_no_ratio(tmp_path):
     four = TWELVE_ROWS.replace("[1, 2]", "[1, 2, 4]")
     ours = rows_of(tmp_path / "a", four)
@@ -382,6 +489,9 @@ def test_the_lower_end_of_a_ratio_of_ratios_is_from_the_upper_one_of_the_divisor
 def test_a_ratio_of_ratios_without_intervals_has_none():
     assert ratio_of_ratios(Ratio(2, None, None), Ratio(1, 0.9, 1.1)) == Ratio(2, None, None)
     assert ratio_of_ratios(Ratio(2, 1, 3), Ratio(0, 0, 1)) is None
+    assert ratio_of_ratios(Ratio(0, 0, 1), Ratio(2, 1, 3)) is None
+    for above, below in ((Ratio(4, 0, 5), Ratio(2, 1, 3)), (Ratio(4, 3, 5), Ratio(2, 1, math.inf))):
+        assert ratio_of_ratios(above, below) == Ratio(2, 0.0, math.inf)
     open_above = ratio_of_ratios(Ratio(2, 1, math.inf), Ratio(1, 0.5, 2))
     assert open_above == ratio_of_ratios(Ratio(2, 1, 3), Ratio(1, 0.0, 2))
     assert open_above == Ratio(2, 0.0, math.inf)

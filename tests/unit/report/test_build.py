@@ -14,10 +14,21 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raysuite.records import Results, Row, RunFailed
+from raysuite.records import GateVerdict, Ratio, Results, Row, RunFailed, summarize
 from raysuite.report import build, collect
 from raysuite.report.page import _measured, script_json
-from raysuite.report.tables import Sheet, columns, rows_sheet, terminal_table
+from raysuite.report.tables import (
+    _EFFICIENCY,
+    Sheet,
+    _gate,
+    _time_to_accuracy,
+    _verdict,
+    columns,
+    ratios,
+    rows_sheet,
+    terminal_sheet,
+    terminal_table,
+)
 from tests.fake_results import TWELVE_ROWS, write_results
 
 EVIL = "</script><img src=x onerror=alert(1)> | \"quoted\" & 'more'"
@@ -56,6 +67,94 @@ def test_columns_of_a_page_are_aligned_and_hidden_by_their_classes() -> None:
     sheet = Sheet("s", "S", ("A", "B", "C"), (), frozenset("BC"), main=frozenset("AB"))
     assert sheet.classes == ["", "number ", "number extra"]
     assert replace(sheet, main=frozenset()).classes == ["", "number ", "number "]
+
+
+@pytest.mark.parametrize(
+    ("status", "gate", "runs", "cell"),
+    [
+        ("finished", "passed", 2, "passed"),
+        ("finished", "failed", 2, "failed"),
+        ("failed", "failed", 1, "failed"),
+        ("failed", "failed", 2, "failed; failed"),
+        ("failed", "passed", 1, "passed; run failed"),
+        ("missing", "passed", 2, "passed; missing"),
+        ("missing", "not checked", 2, "missing"),
+        ("stopped", "not checked", 1, "not checked; run stopped"),
+    ],
+)
+def test_a_rows_gate_stands_beside_what_its_runs_came_to(status, gate, runs, cell) -> None:
+    row: Any = SimpleNamespace(status=status, gate=gate, runs=[None] * runs)
+    assert _gate(row) == cell
+
+
+def test_a_time_to_accuracy_that_some_repeats_missed_is_their_number() -> None:
+    def cell(times: list[float], epochs: list[float], target: float | None, counted: int) -> str:
+        row: Any = SimpleNamespace(
+            time_to_accuracy=summarize(times) if times else None,
+            epochs_to_accuracy=summarize(epochs) if epochs else None,
+            counted=[SimpleNamespace(target=target)] * counted,
+            target_met=1,
+        )
+        return _time_to_accuracy(row, "{:.0f} s".format)
+
+    assert cell([], [], 0.9, 3) == "met by 1 of 3"
+    assert cell([], [], None, 3) == cell([], [], None, 0) == "–"
+    assert cell([8.0], [2.0], 0.9, 1) == "8 s (n = 1), 2 epochs"
+    assert cell([8.0], [], 0.9, 1) == "–"
+
+
+def test_an_efficiency_above_one_is_marked_and_a_baselines_is_one() -> None:
+    def cell(baseline: bool, superlinear: bool, known: bool = True) -> str:
+        efficiency = Ratio(1.25, 1.2, 1.3) if known else None
+        row: Any = SimpleNamespace(
+            is_baseline=baseline, efficiency=efficiency, superlinear=superlinear
+        )
+        return _EFFICIENCY.write(row)
+
+    assert cell(True, False) == "1"
+    assert cell(False, True) == "1.25 [1.20, 1.30] (above 1)"
+    assert cell(False, False) == "1.25 [1.20, 1.30]"
+    assert cell(True, False, known=False) == "–"
+
+
+def test_ratios_of_rows_with_as_many_workers_as_their_baseline_are_speed_ups_alone(tmp_path):
+    one = TWELVE_ROWS.replace("[1, 2]", "[2]")
+    results = write_results(tmp_path, spec=one)
+    titles = {
+        baseline: [column.title for column in ratios(collect(results, baseline).rows)]
+        for baseline in (None, "horovod · native")
+    }
+    assert titles == {None: ["Against the best"], "horovod · native": ["Speed-up"]}
+    several = collect(write_results(tmp_path / "several")).rows
+    assert [column.title for column in ratios(several)] == ["Speed-up", "Efficiency"]
+    assert rows_sheet(several).main == {"Variant", "Images/s", "Speed-up", "Accuracy"}
+    alone = collect(write_results(tmp_path / "alone", missing=range(1, 12))).rows
+    assert [column.title for column in ratios(alone)] == ["Speed-up", "Efficiency"]
+
+
+def test_a_verdict_has_the_errors_that_were_measured() -> None:
+    verdict = GateVerdict(
+        run_id="", strategy="ddp", workers=2, passed=True, ranks_equal=True, error=1.2e-7,
+        error_batchnorm=3.4e-7, error_16_bits=0.05, tolerance=1e-5, rule="equal", steps=3,
+        cached=True, message="slow",
+    )  # fmt: skip
+    errors = ("1.2e-07", "3.4e-07", "0.05", "1e-05")
+    unbound = verdict.model_copy(update={"tolerance": None, "error_16_bits": None, "cached": False})
+    for each, cells in (
+        (verdict, (*errors, "equal; slow; found earlier on an equal machine")),
+        (unbound, (*errors[:2], "–", "–", "equal; slow")),
+        (None, ("–",) * 5),
+    ):
+        run: Any = SimpleNamespace(plan={"seed": 7}, gate="passed", verdict=each)
+        assert _verdict(run, "name") == ("name", "7", "passed", *cells)
+
+
+def test_lines_of_a_terminal_are_red_for_errors_and_yellow_without_figures() -> None:
+    lines = (("a", "1"), ("b", "2"), ("c", "3"))
+    sheet = Sheet("s", "S", ("A", "B"), lines, styles=("bad", "dim", ""))
+    table = terminal_sheet(sheet, without=["A"])
+    assert [row.style for row in table.rows] == ["red", "yellow", None]
+    assert [[str(cell) for cell in column.cells] for column in table.columns] == [["1", "2", "3"]]
 
 
 def test_a_page_has_the_time_of_the_last_record() -> None:

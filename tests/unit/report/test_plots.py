@@ -12,7 +12,15 @@ import pytest
 import vl_convert
 from PIL import Image
 
-from raysuite.records import Row, RunFigures, Slot, StagesMeasured, make_rows, results_figures
+from raysuite.records import (
+    Ratio,
+    Row,
+    RunFigures,
+    Slot,
+    StagesMeasured,
+    make_rows,
+    results_figures,
+)
 from raysuite.records.statistics import accuracy, summarize
 from raysuite.report import Report, builders, collect, plots
 from raysuite.report.builders import Drawing
@@ -186,12 +194,12 @@ def test_a_step_of_a_pipeline_is_drawn_from_its_slots(reports):
         steps=1,
         partition=[1, 3],
         window_seconds=15.0,
-        forward_seconds=[4.0, 4.0],
-        backward_seconds=[8.0, 8.0],
+        forward_seconds=[6.0, 4.0],
+        backward_seconds=[8.4, 5.6],
         update_seconds=[0.0, 0.0],
         wait_seconds=[3.0, 3.0],
-        bubble=[0.2, 0.2],
-        ideal_bubble=0.2,
+        bubble=[0.1, 0.3],
+        ideal_bubble=0.25,
         weight_bytes=[1, 1],
         versions=[1, 1],
         activation_bytes=[2, 1],
@@ -203,7 +211,9 @@ def test_a_step_of_a_pipeline_is_drawn_from_its_slots(reports):
     plot = plots.stages(Drawing([row, *others]))
     assert plot is not None
     vl_convert.vegalite_to_vega(plot.spec(600))
-    assert len(plot.panels) == 1
+    assert plot.panels == [
+        f"{row.name} · bubble 20% (equal stages 25%), slowest 1.20 x mean",
+    ]
     by_kind = series_of(plot, plot.panels[0], "slot")
     assert by_kind["forward"]["x"] == [0.0, 1e3, 6e3, 9e3, 1e3, 4e3, 7e3, 10e3]
     assert by_kind["backward"]["end"][-1] == 13e3
@@ -308,6 +318,29 @@ def test_intervals_that_are_cut_are_mentioned(tmp_path):
     ]
     notes = [plots.against_best(Drawing(each)).note for each in (rows, wide)]
     assert ["extend beyond it" in note for note in notes] == [False, True]
+    [best] = [row for row in rows if row.is_best]
+    slow = replace(rows[0], to_best=Ratio(0.8, 0.5, math.inf), is_best=False)
+    plot = plots.against_best(Drawing([slow, best]))
+    found = {
+        n: e for t in plot.traces if "high" in t for n, e in zip(t["key"], t["high"], strict=True)
+    }
+    assert found == {slow.name: 3.0, best.name: None}  # twice as far as the axis
+    assert plot.x["scale"]["domain"] == [0.95 * 0.5, 1.5]
+
+
+def test_of_many_rows_the_nearest_to_the_best_are_drawn(tmp_path):
+    spec = TWELVE_ROWS.replace("[1, 2]", "[2]")
+    first = collect(write_results(tmp_path, spec=spec)).rows[0]
+    rows = [
+        replace(first, name=f"n{n}", to_best=Ratio(1 - n / 100, None, None), is_best=n == 0)
+        for n in range(plots.MOST_COMPARED + 3)
+    ]
+    plot = plots.against_best(Drawing(rows[::-1]))
+    drawn = [name for trace in plot.traces for name in trace.get("key", [])]
+    assert drawn == [row.name for row in rows[:-3]]
+    assert plot.note.endswith(" 3 slower variants left out.")
+    assert "n = 1: no intervals" in plot.note
+    assert "left out" not in plots.against_best(Drawing(rows[:-3])).note
 
 
 def test_different_strategies_make_no_line(tmp_path):
@@ -523,3 +556,72 @@ def test_a_target_is_drawn_as_far_as_the_longest_curve(tmp_path, short):
     assert sorted(ends) == [2, 6]
     [target] = [trace for trace in plot.traces if trace["kind"] == "level"]
     assert target["x"] == [0, 6]
+
+
+def test_ends_of_intervals_that_cannot_be_drawn_are_left_out_and_begin_at_zero():
+    found = [builders.end_of(*each) for each in ((None, 2.0), (math.inf,), (-1.0, 2.0), (3.0, 2.0))]
+    assert found == [None, None, 0.0, 6.0]
+
+
+def test_panels_are_in_columns_by_their_last_facet(reports):
+    rows = reports["throughput"].rows  # of 1 to 8 workers, with 3 strategies, 2 loaders, 3 models
+    facets = {"model loader": 2, "loader model": 3, "loader": 3, "workers": 2, "loader workers": 4}
+    found = {names: builders.columns_of(rows, names.split()) for names in facets}
+    assert found == facets
+    assert builders.headings(rows, ["loader", "model"]) == [
+        f"{loader} · {model}"
+        for loader in ("native", "dali")
+        for model in ("resnet20", "resnet32", "resnet44")
+    ]
+
+
+def test_memory_is_that_of_devices_where_a_row_has_some(tmp_path):
+    row = row_of(tmp_path)
+    figures = row.figures | {"peak_device_bytes": summarize([2.0**31, 2.0**31])}
+    bar, *_ = drawn("memory", [replace(row, figures=figures)]).traces
+    assert bar["x"] == [2.0]
+    bar, *_ = drawn("memory", [row]).traces
+    assert bar["x"] == [600.0]  # of the process
+
+
+def test_curves_coincide_up_to_the_end_of_the_shorter_one_within_a_panel():
+    nan = math.nan
+    curves = {
+        0: ([1.0], [1.0]),
+        1: ([1.0, 2.0], [1.0, 2.0]),
+        2: ([1.0, 2.0], [nan, 2.001]),
+        3: ([1.0, 2.0], [1.0, 3.0]),
+        4: ([1.0, 2.0], [1.0, 2.0]),
+    }
+    found = builders._merged(curves, ["a", "a", "a", "a", "b"])
+    assert [(panel, numbers) for panel, _, numbers in found] == [
+        ("a", [1, 2, 0]),
+        ("a", [3]),
+        ("b", [4]),
+    ]
+    assert found[0][1] is curves[1]
+
+
+def test_a_missed_target_is_told_beside_the_times(tmp_path):
+    rows = make_rows(results_figures(write_results(tmp_path)))
+    missed = replace(rows[3], figures=rows[3].figures | {"time_to_accuracy": None})
+    notes = [drawn("time-to-accuracy", each).note for each in (rows, [*rows[:3], missed])]
+    assert "Not met" not in notes[0]
+    assert notes[0].startswith("Target: 90.0 %. ")
+    assert notes[1].endswith(f" Not met by {missed.name}.")
+
+
+def test_only_the_first_pipelines_are_drawn(reports):
+    found = StagesMeasured.model_construct(
+        bubble=[0.0], ideal_bubble=0.0, forward_seconds=[1.0], backward_seconds=[1.0],
+        update_seconds=[0.0], slots=[[Slot("forward", 0, 0, 0.0, 1.0)]],
+    )  # fmt: skip
+    row = reports["throughput"].rows[0]
+    rows = [
+        replace(row, name=f"n{n}", runs=(row.runs[0], replace(row.runs[1], stages=found)))
+        for n in range(plots.MOST_STEPS + 1)
+    ]
+    plot = plots.stages(Drawing(rows))
+    assert [panel.partition(" ")[0] for panel in plot.panels] == [row.name for row in rows[:-1]]
+    assert plot.note.endswith(f" The first 8 of {plots.MOST_STEPS + 1} pipelines.")
+    assert "The first 8 of" not in plots.stages(Drawing(rows[1:])).note

@@ -8,6 +8,7 @@ import pytest
 
 from raysuite.records import (
     Journal,
+    Ratio,
     RunFailed,
     SamplesSkipped,
     make_rows,
@@ -16,7 +17,7 @@ from raysuite.records import (
 from raysuite.records import rows as rows_module
 from raysuite.records.statistics import compared
 from raysuite.report import collect
-from raysuite.report.summary import fastest, short_names, summarize_rows
+from raysuite.report.summary import fastest, repeats_note, short_names, summarize_rows
 from raysuite.report.tables import columns, rows_sheet
 from raysuite.report.text import ratio
 from tests.fake_batches import batch_found
@@ -397,3 +398,123 @@ def test_groups_of_work_beyond_the_eighth_are_counted(tmp_path, workers, models,
     said = fastest(make_rows(results_figures(write_results(tmp_path, spec))))
     assert [each.text for each in said if each.kind == "caveat"] == left
     assert len([each for each in said if each.kind == "result"]) == 8
+
+
+def test_a_group_with_one_variant_is_not_compared_beside_groups_of_several(tmp_path):
+    runs = results_figures(write_results(tmp_path))
+    some = [run for run in runs if run.workers == 2 or run.variant.startswith("ddp · native")]
+    said = [each.text for each in fastest(make_rows(some))]
+    assert [each.partition(": ")[0] for each in said[:-1]] == ["2 workers"]
+    assert said[-1].startswith("In 1 of the 2 groups of the same network, data and number of ")
+    (alone,) = fastest(make_rows([run for run in some if run.workers == 1]))
+    assert alone.text.startswith("1 worker: ddp · native · 1 worker at ")
+    assert alone.text.endswith("images/s, the only variant with a speed here.")
+
+
+def test_variants_that_are_not_shown_to_be_slower_are_named_from_the_fastest(tmp_path):
+    spec = TWELVE_ROWS.replace("[1, 2]", "[2]").replace("[native, dali]", "[native]")
+    runs = results_figures(write_results(tmp_path, spec, repeats=3))
+    paces = {"horovod": (100, 120, 140), "deepspeed": (101, 119, 141), "ddp": (90, 110, 130)}
+    runs = [
+        replace(run, throughput=float(paces[run.variant.split()[0]][run.plan["repeat"]]))
+        for run in runs
+    ]
+    (said,) = fastest(make_rows(runs))
+    assert "is deepspeed at 120 [" in said.text
+    assert said.text.endswith(" It is not shown to differ from horovod and ddp.")
+    slow = [
+        replace(run, throughput=run.throughput / 100) if run.variant.startswith("ddp") else run
+        for run in runs
+    ]
+    (said,) = fastest(make_rows(slow))
+    one = " It is faster than 1 of the 2 others (95 % confidence), and not shown to differ from "
+    assert said.text.endswith(f"{one}horovod.")
+
+
+def scaled(folder, **options):
+    """The sentence on the highest efficiency, if any."""
+    report = collect(write_results(folder, **options.pop("results", {})), **options)
+    return [s.text for s in report.summary if s.text.startswith("Highest parallel")], report
+
+
+def test_the_highest_efficiency_is_of_more_workers_than_the_baseline(tmp_path):
+    found, report = scaled(tmp_path, results={"repeats": 3}, baseline="workers=2")
+    assert any(row.speed_up and not row.is_baseline for row in report.rows)
+    assert found == []
+    one = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]")
+    one = one.replace("[native, dali]", "[native]")
+    for repeats, single in ((1, True), (3, False)):
+        (said,) = scaled(tmp_path / f"{repeats}", results={"spec": one, "repeats": repeats})[0]
+        assert said.endswith("n = 1: no interval.") == single
+        assert "picked as the highest" not in said
+    (said,) = scaled(tmp_path / "all", results={"repeats": 3})[0]
+    assert "picked as the highest" in said
+
+
+def test_a_speed_up_that_may_be_one_is_said_to_be(tmp_path):
+    rows = make_rows(results_figures(write_results(tmp_path, repeats=2)))
+    for low, told in ((0.9, True), (1.1, False)):
+        near = [
+            row if row.is_baseline else replace(row, speed_up=Ratio(1.5, low, 2.0)) for row in rows
+        ]
+        (said,) = (s.text for s in summarize_rows(near, []) if s.text.startswith("Highest"))
+        assert said.endswith("The speed-up is not shown to differ from 1.") == told
+
+
+def test_repeats_of_different_number_are_a_range(tmp_path):
+    rows = make_rows(results_figures(write_results(tmp_path, repeats=3, missing=[24])))
+    assert repeats_note(rows).startswith("Means over 2 to 3 repeats;")
+    assert repeats_note([]) == "No run has a speed so far."
+    few = make_rows(results_figures(write_results(tmp_path / "b", repeats=2, missing=[12])))
+    assert repeats_note(few).startswith("Means over 1 to 2 repeats;")
+
+
+def test_a_repeat_far_from_the_others_is_named(tmp_path):
+    spec = TWELVE_ROWS.replace("[1, 2]", "[2]").replace("[native, dali]", "[native]")
+    runs = results_figures(write_results(tmp_path, spec, repeats=5))
+    paces = (1000.0, 1001.0, 999.0, 1000.5, 900.0)
+    same = [
+        replace(run, throughput=paces[run.plan["repeat"]] if "horovod" in run.variant else 1000.0)
+        for run in runs
+    ]
+    assert said_of(same, "Grubbs") == ["horovod (900). They still count in every mean."]
+    assert said_of([run for run in same if run.plan["repeat"] > 1], "Grubbs") == []
+
+
+def test_what_data_sets_lack_and_both_splits_leave_out_is_a_caveat(tmp_path):
+    runs = results_figures(write_results(tmp_path, repeats=2))
+
+    def left(split, skipped, *lacking):
+        return SamplesSkipped(run_id="", split=split, samples=1437, skipped=skipped, places=[],
+                              lacking=lacking, known=0, seconds=1)  # fmt: skip
+
+    both = (left("train", 3), left("val", 2, "class 7", "class 9"))
+    same = [place for place, run in enumerate(runs) if run.variant == runs[0].variant]
+    for place in same:
+        runs[place] = replace(runs[place], skipped=both)
+    said = [s.text for s in summarize_rows(make_rows(runs), runs) if "without them" in s.text]
+    end = "(in ddp · native · 1 worker). All figures are without them."
+    assert said == [
+        "Left out of digits, as they cannot be read: 3 of 1,437 train samples and 2 of 1,437 val "
+        f"samples {end}",
+        f"val of digits lacks class 7 and class 9 {end}",
+    ]
+
+
+def test_runs_that_were_stopped_pruned_or_not_checked_are_told(tmp_path):
+    first, second, third, *others = results_figures(write_results(tmp_path))
+    runs = [
+        replace(first, status="stopped"),
+        replace(second, status="pruned"),
+        replace(third, gate="not checked"),
+        *(replace(run, gate="not checked", status="missing") for run in others),
+    ]
+    said = {s.text: s.kind for s in summarize_rows(make_rows(runs), runs)}
+    for text, kind in (
+        (f"{first.name} stopped on request, and can be resumed.", "problem"),
+        ("1 run of 12 stopped early by the sweep's scheduler.", "caveat"),
+        ("9 runs of 12 without a result so far.", "problem"),
+    ):
+        assert said[text] == kind, said
+    (unchecked,) = (text for text in said if text.startswith("No result of the gate is recorded"))
+    assert unchecked.endswith(f" for {third.name}, so no speed is reported.")

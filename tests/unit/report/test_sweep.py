@@ -16,11 +16,17 @@ from raysuite.records import Ratio, Results, RunFailed
 from raysuite.report import build, collect
 from raysuite.report.against import against_sweep
 from raysuite.report.sweep import sweep_plots
-from raysuite.report.sweep.importance import LEAST, _sample, importances
-from raysuite.report.sweep.study import is_number, study
+from raysuite.report.sweep.importance import LEAST, Importances, _sample, importances
+from raysuite.report.sweep.study import is_number, study, worker_time
 from raysuite.report.sweep.sweep_plots import BEST, _names, goal_axis, importance_plot, parallel
 from raysuite.report.sweep.sweep_report import best_spec
-from raysuite.report.sweep.sweep_summary import _alike, accuracy_interval, side_by_side
+from raysuite.report.sweep.sweep_summary import (
+    _alike,
+    _cost,
+    accuracy_interval,
+    side_by_side,
+    summarize_sweep,
+)
 from raysuite.spec import parse_document
 from tests.fake_results import write_results
 from tests.fake_sweeps import SPACE, write_sweep
@@ -393,6 +399,8 @@ def test_times_of_two_sweeps_stand_beside_their_epochs(asha):
     again = against_sweep(with_best(0.1, 30.0, None), with_best(0.1, 60.0, 4), "x")
     assert "epochs_to_accuracy" not in {line.quantity for line in again.lines}
     assert "Both tried the same values." in again.remarks
+    again = against_sweep(with_best(0.1, 30.0, 3), with_best(0.1, 60.0, None), "x")
+    assert "epochs_to_accuracy" not in {line.quantity for line in again.lines}
 
 
 def test_best_accuracies_of_two_sweeps_have_each_its_own_interval(asha):
@@ -408,6 +416,88 @@ def test_best_accuracies_of_two_sweeps_have_each_its_own_interval(asha):
         wilson = binomtest(hits, 360).proportion_ci(method="wilson")
         values = (hits / 360, wilson.low, wilson.high)
         assert (side.value, side.low, side.high) == pytest.approx(values, abs=1e-6)
+
+
+def test_only_goals_of_both_sweeps_and_results_of_both_are_compared(asha, front):
+    ours, theirs = front.sweep.study, asha.sweep.study
+
+    def compared(one, other):
+        return [each.quantity for each in against_sweep(one, other, "x").lines][4:]
+
+    assert compared(ours, ours) == ["best_accuracy", "throughput"]
+    assert compared(ours, theirs) == compared(theirs, ours) == ["best_accuracy"]
+    nothing = replace(ours, trials=tuple(t for t in ours.trials if not t.counts))
+    assert compared(ours, nothing) == compared(nothing, ours) == []
+
+
+def test_sweeps_in_other_environments_are_not_called_comparable(asha):
+    ours = asha.sweep.study
+    trial = ours.trials[0]
+    environment = trial.figures.started.environment | {"fingerprint": "cafe"}
+    started = trial.figures.started.model_copy(update={"environment": environment})
+    elsewhere = replace(trial, figures=replace(trial.figures, started=started))
+    other = replace(ours, trials=(elsewhere, *ours.trials[1:]))
+    for theirs, apart in ((ours, False), (other, True)):
+        remarks = " ".join(against_sweep(ours, theirs, "x").remarks)
+        assert ("different environments" in remarks) == apart
+        assert "differ in" not in remarks
+    [told] = [each for each in summary_of(other, "caveat") if "2 different environments" in each]
+    assert "may not be comparable" in told
+
+
+def summary_of(drawn, kind):
+    nothing = Importances(drawn.goal, 0, "")
+    return [each.text for each in summarize_sweep(drawn, nothing) if each.kind == kind]
+
+
+def test_trials_run_side_by_side_where_their_times_overlap():
+    def most(*spans):
+        return side_by_side(SimpleNamespace(spans=spans))
+
+    assert (most(), most((0, 1), (1, 2)), most((0, 2), (1, 3))) == (0, 1, 2)
+    assert most((0, 10), (1, 3), (3, 5), (4, 6), (9, 11)) == 3
+
+
+def test_speeds_under_the_load_of_other_trials_are_a_caveat(front, asha):
+    spans = ((0.0, 2.0), (1.0, 3.0))
+    for drawn, told in ((front.sweep.study, True), (asha.sweep.study, False)):
+        said = summary_of(replace(drawn, spans=spans), "caveat")
+        assert any(each.startswith("Up to 2 trials ran side by side") for each in said) == told
+        assert not any("side by side" in each for each in summary_of(drawn, "caveat"))
+
+
+def test_trials_that_were_not_chosen_yet_are_counted(asha):
+    drawn = asha.sweep.study
+    said = summary_of(replace(drawn, trials=drawn.trials[:5]), "problem")
+    assert said == ["5 of 12 trials have been chosen so far."]
+    assert summary_of(drawn, "problem") == []
+
+
+def test_a_cost_counts_the_epochs_that_stopped_trials_did_not_train(asha):
+    drawn = asha.sweep.study
+    seconds = [replace(each, worker_seconds=600.0) for each in drawn.trials]
+    first = next(each for each in seconds if each.status == "pruned")
+    rest = [each for each in seconds if each.status != "pruned"]
+    before = replace(first, epochs=0, curve=())  # which was stopped before its first validation
+    [cost] = list(_cost(replace(drawn, trials=(before, *rest))))
+    assert cost.startswith("Cost: 2,400 worker-seconds over 4 trials (3 finished, 1 ")
+    told = list(_cost(replace(drawn, trials=(before, replace(first, epochs=4), *rest))))
+    assert told[0].startswith("Cost: 3,000 worker-seconds over 5 trials")
+    assert "stopped 1 trial early and saved 5 epochs" in told[1]
+    assert worker_time(3599) == "3,599 worker-seconds"
+    assert worker_time(3600) == "1.00 worker-hours"
+
+
+def test_importance_is_not_told_where_nothing_varied(asha):
+    drawn = asha.sweep.study
+    equal = [replace(each, curve=((0, 1.0, 0.5),), epochs=1) for each in drawn.trials]
+    assert importances(replace(drawn, trials=tuple(equal))).message.endswith("equal results.")
+    same = {**drawn.trials[0].values, "strategy": "ddp"}
+    same.pop("strategy.zero_stage", None)
+    rates = [replace(each, values=same | {"optimizer.lr": 0.1 + n}) for n, each in enumerate(equal)]
+    found = importances(replace(drawn, trials=tuple(rates)))
+    assert found.message.endswith("fewer than two keys varied.")
+    assert (found.trials, found.left_out) == (12, ("strategy.zero_stage",))
 
 
 def test_against_wants_a_sweep(asha, tmp_path):
