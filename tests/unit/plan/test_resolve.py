@@ -117,6 +117,17 @@ def test_loader_auto_is_stated_in_the_plan() -> None:
         DataOptions(name="digits"),
     ):
         assert AutoOptions().chosen(data, facts) == NativeOptions()
+    mnist = DataOptions(name="mnist")  # 2**18 images of 2**10 values are the largest set held
+    for train, grey, loader in (
+        (2**18 - 5, 1, MemoryOptions(threads=0)),
+        (2**18 - 4, 1, NativeOptions()),
+        (2**16, 3, MemoryOptions(threads=0)),
+        (2**17, 3, NativeOptions()),
+    ):
+        facts = DatasetFacts(train, 5, 10, channels=grey, image_size=32)
+        assert AutoOptions().chosen(mnist, facts) == loader
+    folder = DataOptions(name="mnist", format="folder")
+    assert AutoOptions().chosen(folder, facts) == NativeOptions()
 
 
 @pytest.mark.parametrize(
