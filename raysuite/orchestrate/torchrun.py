@@ -26,7 +26,7 @@ from raysuite.records import GateVerdict
 from raysuite.spec.strategies import StrategyOptions
 
 _PATIENCE_S = 10.0
-"""Seconds for the ranks to end after SIGTERM."""
+"""Maximum seconds to wait for the ranks to end after SIGTERM."""
 _POLL_SECONDS = 0.2
 
 
@@ -47,7 +47,7 @@ class Request:
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
-    """Yield (index in the request, verdict) of each strategy, in order, once it is checked."""
+    """Yield each strategy's (index in the request, verdict), in order, once it is checked."""
     pending = list(range(len(request.strategies)))
     while pending:
         for number, verdict in _launch(request, _together(request, pending)):

@@ -281,7 +281,7 @@ class RebuiltEngine(Engine):
 
     @abstractmethod
     def read(self, key: str) -> Array:
-        """A copy of this rank's array; no collective is needed."""
+        """A copy of this rank's array with this key; no collective is needed."""
 
     @abstractmethod
     def write(self, key: str, value: Array) -> None:
@@ -301,9 +301,9 @@ class RebuiltEngine(Engine):
         """Update the weights once, and return the summed loss of all micro-batches, whose images
         [n, H, W, C] and labels [n] are concatenated.
 
-        `sizes` [a]: the number of samples in each micro-batch. `real` [a]: this number without
-        padding. `factor`: the factor by which this rank's loss is multiplied. `rates`: the learning
-        rate of each group of weights. `seeds` [a]: the seed of dropout in each micro-batch.
+        `sizes` [a]: the number of samples in each micro-batch. `real` [a]: how many of them
+        are not padding. `factor`: the factor by which this rank's loss is multiplied. `rates`: the
+        learning rate of each group of weights. `seeds` [a]: the dropout seed of each micro-batch.
         """
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:

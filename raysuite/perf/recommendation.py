@@ -65,8 +65,8 @@ def rank(
     exceeds a limit, or if its value for a limit is unknown.
 
     In this order, a candidate gets the first existing rank whose first candidate has a prediction
-    interval that ends at or above the candidate's own value. Without such a rank, it begins a new
-    rank. Part of the errors is common to all candidates, so some ties may be unnecessary.
+    interval that ends at or above the candidate's own value, or else begins a new rank. Part of the
+    errors is common to all candidates, so some ties may be unnecessary.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

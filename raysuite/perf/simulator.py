@@ -496,7 +496,7 @@ def pipeline_step(
 
 
 _LONGEST_CYCLE = 60
-"""Most steps over which the mean step of a full pipeline is taken."""
+"""Maximum number of steps over which a full pipeline's step is averaged."""
 
 
 # A simulation's results

@@ -19,8 +19,8 @@ exact."""
 
 
 MOST_LEFT_OUT = 100
-"""Number of consecutive draws without a valid spec after which a sweep ends, if other values
-replace them."""
+"""If infeasible draws are replaced, a sweep ends after this many consecutive draws without a valid
+spec."""
 
 
 def draws_replacements(search: SearchOptions) -> bool:
@@ -32,7 +32,7 @@ def drawn(search: SearchOptions, left_out: int = 0) -> Iterator[Values]:
     """The values of every trial of the searchers `random` and `grid`.
 
     A trial's values depend on the seed and the trial's number, not on the results of other trials.
-    `left_out`: the number of infeasible draws, which other draws replace.
+    `left_out`: the number of infeasible draws; as many draws are added.
     """
     if search.searcher.name == "grid":
         yield from _crossed(search.space, {}, LISTED)

@@ -55,8 +55,8 @@ _OF_AN_ATTEMPT = (
 def current(records: Iterable[Record]) -> list[Record]:
     """The Records of a run, in order, without those that a resumed attempt replaced.
 
-    A RunStarted at epoch k replaces the previous attempt's epochs from k on, its end, profile and
-    skipped samples. If an epoch was recorded twice, the later Record counts.
+    A RunStarted at epoch k replaces the epochs from k on, and the previous attempt's end, profile
+    and skipped samples. If an epoch was recorded twice, the later Record counts.
     """
     counted: list[Record] = []
     for record in records:

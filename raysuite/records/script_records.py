@@ -555,9 +555,9 @@ def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iter
 
 
 _UNDIVIDED = 0.9
-"""If a pass of each rank has more than this share of the samples of a run with one worker, the
-samples count as not divided among ranks. If two ranks divide the samples, each has a share of 0.5,
-plus one batch at most."""
+"""If a rank's pass over its DataLoader has more than this share of the samples in the pass of a run
+with one worker, the samples count as not divided among ranks. If two ranks divide the samples, each
+has a share of 0.5, plus one batch at most."""
 
 
 def _loss_error(

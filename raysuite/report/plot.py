@@ -41,7 +41,7 @@ PAPER_PX = 480
 """Width in pixels of a picture with one panel: 5 inches, for a column of a paper."""
 
 LONGEST_NAME_PX = 420
-"""Width in pixels from which a name in a legend, or at a bar of a picture, is cut."""
+"""Largest width in pixels of a name in a legend, or at a bar of a picture; longer names are cut."""
 
 
 class Style(NamedTuple):
@@ -140,7 +140,7 @@ class Plot:
         return {"mark": mark, "transform": transform, "encoding": encoding | own}
 
     def _channel(self, name: str) -> Layer:
-        """The channel for one property of series' styles. The legend has symbols, else dashes."""
+        """A channel for one property of styles; the legend has dashes for lines without points."""
         if not self.styles:
             return {"field": "color", "type": "nominal", "scale": None, "legend": None}
         kinds = {layer["mark"]["type"] for layer in self.layers}

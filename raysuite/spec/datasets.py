@@ -185,7 +185,7 @@ def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
     """The first label whose class names differ between `known` and `found`; None if there is none.
 
     Unknown names match any names. Names are unknown if their list is empty, or if it has only the
-    class numbers and the other list is as long.
+    class numbers and both lists have the same length.
     """
     if not known or not found:
         return None

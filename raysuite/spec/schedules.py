@@ -6,7 +6,7 @@ A `Schedule` makes lists of `Operation`. The runtime in `raysuite.parallel.pipel
 them. The order of sends and receives follows from these lists: a worker receives the input of a
 pass right before the pass, and sends the output right after it.
 
-All schedules follow one rule: pass n forward, then pass n - d backward, where the delay d depends
+All schedules follow one rule: forward pass n, then backward pass n - d, where the delay d depends
 on the worker. Synchronous schedules let the pipeline run empty in each step, before the weights
 change. Asynchronous schedules keep the pipeline full: the weights of a pass may lack the updates of
 passes that are in flight.

@@ -83,7 +83,8 @@ class Dimension(Options):
     written `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
     """Condition: it maps the key of another `choice` or `grid` to the value, or block name, that
-    the other key must have. Only then is this key drawn; otherwise it keeps the spec's value."""
+    the other key must have. This key is drawn only if the condition holds; otherwise it keeps the
+    spec's value."""
 
     @model_validator(mode="before")
     @classmethod

@@ -69,8 +69,8 @@ class Traffic:
     def sent(self, workers: int) -> float:
         """Bytes that each of n workers sends if the algorithms are bandwidth-optimal.
 
-        `2 (n - 1) / n` of all-reduced bytes, `(n - 1) / n` of reduce-scattered or gathered bytes.
-        Divided by the time, this is NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+        They are `2 (n - 1) / n` of all-reduced bytes plus `(n - 1) / n` of all other bytes. Divided
+        by the time, they are NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
         """
         part = (workers - 1) / workers
         return part * (2 * self.all_reduced + self.reduce_scattered + self.all_gathered)
@@ -257,7 +257,7 @@ class _StrategyOptions(Options):
         return float(getattr(self, "bucket_mb", math.inf)) * _MIB
 
     def reductions(self) -> Reductions | None:
-        """How a step's gradients are reduced; None if the simulator does not model it."""
+        """How a step's gradients are reduced; None if the simulator does not model the strategy."""
         return None
 
     @classmethod
@@ -280,11 +280,11 @@ class _StrategyOptions(Options):
     def several_reductions(self) -> tuple[Self, float] | None:
         """(options, pause): options with which the gradients of the gate's small network are
         reduced in several parts, and the pause between layers, in seconds, that keeps the parts
-        separate (0 if none is needed). None if no options of the strategy do this."""
+        separate (0 if none is needed). None if no options have this effect."""
         return None
 
     def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
-        """`several_reductions` with buckets of 512 of the small network's 1,954 fp32 gradients."""
+        """`several_reductions` with buckets of 512 of the small network's 1,954 gradients (fp32)."""
         return self.model_copy(update={"bucket_mb": min(bucket_mb, 2 / 1024)}), 0.0
 
     def pipeline(self, micro_batches: int | None = None) -> Schedule | None:

@@ -2,7 +2,7 @@
 
 The ranks of a copy of the pipeline are consecutive, in the order of its stages. The first stage
 loads the images of the copy's micro-batches. All ranks load the labels, and thus know how many
-samples they receive. Micro-batches may therefore differ in size, and are those of one process that
+samples they receive. Micro-batches may therefore differ in size; they are those of one process that
 accumulates gradients. The last stage computes the loss and counts the samples.
 
 Activations go to the next stage, and their gradients to the stage before. There is one process
@@ -238,9 +238,9 @@ class PipelineEngine(TorchEngine):
 
     def _ask(self, operation: Operation, samples: Sequence[int], ahead: bool = False) -> None:
         """Begin to receive an operation's input from another stage, in the order of operations.
-        `samples`: the size of each micro-batch of the step. `ahead`: whether the operation's turn
-        has not come yet. Data are then received only if their shape is known and the two ranks have
-        exchanged data before, because their first transfer blocks until both ranks take part."""
+        `samples`: the size of each micro-batch of the step. `ahead`: whether the call comes before
+        the operation's turn. Data are then received only if their shape is known and the two ranks
+        have exchanged data before, because a first transfer blocks until both take part."""
         stage = operation.stage
         if operation in self._asked:
             return
