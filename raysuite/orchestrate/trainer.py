@@ -100,7 +100,7 @@ class Workers:
         self._halted, self._rests = threading.Event(), threading.Event()
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """From now on, execute these runs, with this deadline."""
+        """Execute these runs from now on. `deadline`: seconds since 1970, or None."""
         self._recorder.follow(plans)
         self._keeper.follow(plans, deadline)
 

@@ -72,7 +72,7 @@ def search_group(config: dict[str, Any]) -> None:
 
 
 def _broken(error: Exception, memory: Callable[[], str] | None = None) -> BrokenRunError:
-    """This rank's error as text; `memory` returns figures, which are added if memory ran out."""
+    """This rank's error as text, with the figures that `memory` returns if memory ran out."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     lacking = is_out_of_memory(error)
     if lacking and memory is not None:
@@ -95,7 +95,7 @@ _SHARED_S = 10.0
 
 
 Report = Callable[[EpochFinished], None]
-"""Called on rank 0 with each epoch, once it is in the journal, before its checkpoint is written."""
+"""Called on rank 0 with each epoch, after its journal line and before its checkpoint."""
 
 
 def run_group(config: dict[str, Any], report: Report | None = None) -> None:

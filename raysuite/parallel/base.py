@@ -92,7 +92,7 @@ class Strategy(Protocol):
     """A method by which ranks synchronise their gradients."""
 
     lossy: Lossy | None
-    """How the options deliberately change gradients; None if they do not."""
+    """How the options change gradients on purpose; None if gradients stay unchanged."""
 
     def start(self, world: World) -> None:
         """Join the process group, unless this process has joined it already."""
@@ -435,9 +435,8 @@ def seed_draws(seed: int) -> None:
 
 
 def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:
-    """`model.state_dict()` on the CPU. `weights` (keys as in `named_parameters`)
-    replace the model's own parameters, which may be sharded. Tied weights are under each of their
-    names."""
+    """`model.state_dict()` on the CPU. `weights` (keys as in `named_parameters`) replace the
+    model's own parameters, which may be sharded. Tied weights are under each name."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
 
     def whole(value: Any) -> Any:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Rules = tuple[tuple[tuple[str, Any], ...], ...]
-"""[groups of weights][(name, value) of each setting of the optimiser except its rate]."""
+"""For each group of weights: (name, value) of each optimiser setting except the learning rate."""
 
 CHANNELS_LAST: dict[int, tuple[int, ...]] = {4: (2, 3, 1, 0), 2: (1, 0)}
 """Number of dimensions of a torch weight -> the permutation of its axes."""

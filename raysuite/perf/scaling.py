@@ -6,7 +6,7 @@ numbers of workers W and nodes N. The sum is multiplied by an unknown drift and 
     t(W, N) = sum of c_k x_k(W, N) * exp(drift(log2 W)) * exp(noise)
 
 The drift is a random walk over doublings of the workers; it is 0 at the smallest number of workers.
-It models effects that have no term, such as slower upper levels of a network, and makes intervals
+The drift models effects without a term, such as slow upper levels of a network, and makes intervals
 grow with the distance from the measured numbers of workers. Coefficients, the drift's step and the
 noise have log-normal priors (`TERMS`, `DRIFT`, `NOISE`). An ensemble sampler with stretch moves
 draws from their posterior (Goodman and Weare 2010, https://doi.org/10.2140/camcos.2010.5.65).

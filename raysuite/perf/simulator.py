@@ -534,7 +534,7 @@ class Step:
         return cls(events, steps, seconds / steps, {**shares, name: left})
 
     def lasting(self, seconds: float) -> Step:
-        """This step with another mean duration, and the same work."""
+        """This step with the mean duration `seconds` and unchanged work."""
         *worked, rest = self.shares
         shares = {kind: self.shares[kind] * self.seconds / seconds for kind in worked}
         left = max(0.0, 1 - sum(shares.values()))

@@ -234,7 +234,7 @@ TRIALS = "search.trials"
 def set_more_trials(document: Document, wanted: Document) -> None:
     """Set the number of trials in the document of an earlier sweep to the number in `wanted`.
 
-    Raises UserError if the sweep cannot have more trials, or if the number is not larger.
+    Raises UserError if the sweep cannot have more trials, or if `wanted` has no larger number.
     """
     search, trials = read_search(document), read_search(wanted).trials
     if search.trials is None or search.scheduler.name == "pbt":

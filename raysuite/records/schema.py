@@ -95,9 +95,9 @@ class GateVerdict(RecordBase):
     """For a framework that rebuilds the network: largest relative error of weights, running
     statistics, logits and loss after one step of the run's own network, against torch."""
     error_network: float | None = None
-    """Largest difference of a weight tensor, relative to its update, after two steps in fp32 of the
-    run's own network on small batches, compared with one process that computes the slices of all
-    ranks. None if this was not compared."""
+    """For the run's own network, after two steps in fp32 on small batches: largest difference of a
+    weight tensor, relative to its update, from one process that computes the slices of all ranks.
+    None if this was not compared."""
     network: str = ""
     """The result for the run's own network, or why it was not compared, as text."""
     network_seconds: float | None = None

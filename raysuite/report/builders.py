@@ -557,7 +557,7 @@ def _merged(
     apart = SAME * (max(finite, default=1.0) - min(finite, default=0.0))
 
     def same(left: Curve, right: Curve) -> bool:
-        """Whether two lines are equal up to the end of the shorter one."""
+        """Whether two lines are equal up to the end of the shorter line."""
         pairs = zip(left[1], right[1], strict=False)
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 

@@ -124,7 +124,7 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables of rows with default baselines. Rows of sweeps differ too much for these tables.
+"""Makes tables of rows with default baselines; not called for sweeps: their rows differ too much.
 """
 
 

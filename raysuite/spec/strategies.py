@@ -98,13 +98,11 @@ class Network:
     sometimes: tuple[str, ...] = ()
     """Parameters that got a gradient in some training steps only."""
     sparse: tuple[str, ...] = ()
-    """Parameters with sparse gradients."""
     scalar: tuple[str, ...] = ()
     """Parameters without dimensions."""
     empty: tuple[str, ...] = ()
     """Parameters without elements."""
     complex: tuple[str, ...] = ()
-    """Parameters of complex numbers."""
     hooked: tuple[str, ...] = ()
     """Parameters with hooks on their gradients."""
     scripted: bool = False
@@ -114,7 +112,6 @@ class Network:
     running: tuple[str, ...] = ()
     """Layers that update running statistics of their inputs in training."""
     decays: bool = False
-    """Whether the run has weight decay."""
 
 
 @dataclass(frozen=True)
@@ -284,7 +281,7 @@ class _StrategyOptions(Options):
         return None
 
     def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
-        """`several_reductions` with buckets of 512 of the small network's 1,954 gradients (fp32)."""
+        """`several_reductions` with buckets of 512 fp32 gradients (the small network has 1,954)."""
         return self.model_copy(update={"bucket_mb": min(bucket_mb, 2 / 1024)}), 0.0
 
     def pipeline(self, micro_batches: int | None = None) -> Schedule | None:
@@ -804,7 +801,7 @@ class FsdpOptions(_StrategyOptions):
 
 def _fastest(value: Any) -> Any:
     """Expand `auto` for micro-batches to `{auto: fastest}`: `largest` would give the smallest
-    number of micro-batches, with which workers are idle."""
+    number of micro-batches, which leaves workers idle."""
     return {AUTO: "fastest"} if value == AUTO else value
 
 

@@ -206,7 +206,7 @@ class PipelineEngine(TorchEngine):
         self._asked: dict[Operation, tuple[Any, Tensor]] = {}
         """Operation -> its receive in progress, and the tensor that is received."""
         self._returned: set[tuple[int, int]] = set()
-        """(stage, rank) from which gradients have arrived."""
+        """(stage, rank) of each sender whose gradients have arrived."""
         self._announced: set[tuple[int, int]] = set()
         self._output: list[int] | None = None
         """The shape of the network's output for one sample: [classes], or [tokens, vocabulary]."""
