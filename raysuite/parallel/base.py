@@ -272,7 +272,7 @@ class Engine(ABC):
 
     @contextmanager
     def timeline(self, file: Path) -> Iterator[None]:
-        """Within the context, record the framework's own timeline of collectives, if it has one.
+        """Within the context, record the framework's own timeline of collectives, if any.
 
         All ranks must call this. Rank 0 writes the timeline to `file`.
         """
@@ -448,7 +448,7 @@ def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give every parameter group the learning rate `lr`, times its `lr_factor` if it has one."""
+    """Give every parameter group the learning rate `lr`, times the group's `lr_factor` if set."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_factor", 1.0)
 

@@ -133,7 +133,7 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
 
 
 def _computed(layer: Any) -> bool:
-    """Whether the other frameworks support a layer with its options."""
+    """Whether TensorFlow and JAX support a layer with its options."""
     if isinstance(layer, nn.Conv2d):
         groups = layer.groups in (1, layer.in_channels)
         multiple = layer.groups == 1 or layer.out_channels == layer.in_channels
@@ -175,8 +175,8 @@ def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
 
 
 def pads(padding: Any) -> list[tuple[int, int]]:
-    """The padding (before, after) of each axis of [b, H, W, C]. Both are equal, as in torch; with
-    TensorFlow's padding "same" they may differ."""
+    """The padding (before, after) of each axis of [b, H, W, C]. Before and after are equal, as in
+    torch; with TensorFlow's padding "same" they may differ."""
     height, width = (padding, padding) if isinstance(padding, int) else padding
     return [(0, 0), (height, height), (width, width), (0, 0)]
 

@@ -36,7 +36,7 @@ Idle = Mapping[str, tuple[float, float]]
 
 
 _NAMED = 0.05
-"""A script's slowest rank is named if the others wait for it for at least this share of the time.
+"""A script's slowest rank is named if other ranks wait for it for at least this share of the time.
 """
 
 

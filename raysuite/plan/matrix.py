@@ -56,7 +56,7 @@ def expand(document: Document) -> list[Variant]:
 
 
 def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mistake]:
-    """A mistake for each combination that gives the same run as an earlier one, with equal seed."""
+    """A mistake for each combination whose run, including the seed, equals an earlier run."""
     first: dict[str, dict[str, Any]] = {}
     for label, spec in variants:
         same = first.setdefault(spec.model_dump_json(), label)

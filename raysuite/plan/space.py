@@ -86,8 +86,8 @@ def draw(dimension: Dimension, chance: random.Random) -> Any:
 def perturbed(
     dimension: Dimension, value: Any, factors: Sequence[float], chance: random.Random
 ) -> Any:
-    """A value near `value`: `value` times one of `factors`, limited to the range, or, for a list, a
-    neighbour of `value` in it."""
+    """A value near `value`. In a range: `value` times one of `factors`, limited to the range; in a
+    list: a neighbour of `value`."""
     arguments = dimension.arguments
     if dimension.kind in LISTED:
         if value not in arguments:

@@ -228,7 +228,7 @@ class RunFigures:
 
     @property
     def val_samples(self) -> int:
-        """Number of samples in the validation set, without those that were left out."""
+        """Number of samples in the validation set, without samples that were left out."""
         skipped = sum(record.skipped for record in self.skipped if record.split == "val")
         return int(self.plan["dataset"]["val_samples"]) - skipped
 

@@ -79,7 +79,7 @@ class Row:
     """E = S * workers of the baseline / workers; None if these numbers of workers are equal."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows with the same work and number of
-    workers; None if there is no other such row."""
+    workers; None if this is the only such row."""
     is_best: bool = False
     """Whether the row has the highest throughput of several rows with the same work and workers."""
     beside: str | None = None

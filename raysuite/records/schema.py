@@ -328,7 +328,7 @@ class TimeShares(RecordBase):
     kernel_seconds: dict[str, list[float]] = Field(default_factory=dict)
     """On a GPU: class of kernels -> time in which a kernel of this class runs."""
     sources: list[str] = Field(default_factory=list)
-    """What rank 0's communication time was read from, such as `kernels` or `timeline`."""
+    """Sources of rank 0's communication time, such as `kernels` or `timeline`."""
     trace: str = ""
     """Rank 0's trace in the run's folder, which Perfetto opens; empty if none was kept."""
     seconds: float

@@ -494,8 +494,8 @@ def verdict(
 
 
 def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
-    """Yield an error that names the first step in which a rank's parameters differ from those of
-    rank 0, the rank, and the parameters."""
+    """Yield an error for the first step in which a rank's parameters differ from those of rank 0.
+    The error names the step, the rank and the parameters."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         if any(check["sharded"] for check in checks):
             notes.append("equality of parameters is not decidable, because ranks hold shards")

@@ -36,7 +36,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Report:
-    """The figures of a results folder. All of them are computed from the Records."""
+    """The figures of a results folder. All figures are computed from the Records."""
 
     folder: Path
     rows: list[Row]

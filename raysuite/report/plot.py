@@ -1,5 +1,5 @@
-"""Plots as data: traces, layers and axes. They become one Vega-Lite specification, which the page
-shows, and from which vl-convert makes SVG, PDF and PNG without a browser or a network.
+"""Plots as data: traces, layers and axes. A plot becomes one Vega-Lite specification, which the
+page shows, and from which vl-convert makes SVG, PDF and PNG without a browser or a network.
 
 A trace is a dictionary. Its lists are columns of equal length; every other value is common to all
 its points. Layers draw the traces of one `kind`:
@@ -204,8 +204,8 @@ INK = {"color": {"value": "currentColor"}}
 def layer(
     kind: str, mark: str, encoding: Layer | None = None, *, ends: bool = False, **look: Any
 ) -> Layer:
-    """A Vega-Lite layer that draws the traces of `kind` with a mark and its properties `look`. It
-    has a tooltip unless `encoding` is given. `ends`: draw only points that have an interval."""
+    """A Vega-Lite layer that draws the traces of `kind` with a mark and its properties `look`. The
+    layer has a tooltip unless `encoding` is given. `ends`: draw only points with an interval."""
     transform = {"transform": [_HAS_ENDS]} if ends else {}
     encoding = TIP if encoding is None else encoding
     return {"kind": kind, "mark": {"type": mark, **look}, **transform, "encoding": encoding}

@@ -157,7 +157,7 @@ _SIZES: dict[str, tuple[tuple[float, float, str], ...]] = {
         for unit in ("FLOP/s", "B/s")
     },
 }
-"""Unit of a metric -> the least value for each multiple, the multiple, and its name."""
+"""Unit of a metric -> (least value, multiple, name) of each multiple of the unit."""
 
 
 def writer(unit: Unit, values: Iterable[float | None]) -> Writer:

@@ -1,7 +1,7 @@
 """The data sets that a spec can give by name: their counts, layouts and origin.
 
-Both `plan`, which counts the files on disk, and `data`, which reads them, use this table. It needs
-neither torch nor NumPy.
+Both `plan`, which counts the files on disk, and `data`, which reads them, use this table. The table
+needs neither torch nor NumPy.
 """
 
 from __future__ import annotations

@@ -341,7 +341,7 @@ def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None =
 
 
 def of_network(document: Document) -> Document:
-    """Return the document. Raises SpecError if it has a training script instead of a network."""
+    """Return the document. Raises SpecError if the document has a script instead of a network."""
     if document.data.get("script") is None:
         return document
     message = (

@@ -31,7 +31,7 @@ TORCHVISION_CLASSIFIERS = tuple(
 """Names of torchvision's classifiers; a test compares them with torchvision's own list."""
 
 LANGUAGE_MODELS = ("gpt",)
-"""Models for tokens; all others are for images."""
+"""Models for tokens; all other models are for images."""
 
 MODELS = CIFAR_RESNETS + TORCHVISION_CLASSIFIERS + LANGUAGE_MODELS
 

@@ -136,7 +136,7 @@ class Reductions:
 
     bucket_bytes: float = 25 * _MIB
     first_bucket_bytes: float | None = None
-    """Size of the first bucket; smaller in DDP, so that communication begins early."""
+    """Size of the first bucket; DDP makes it smaller, so that communication begins early."""
     overlap: bool = True
     """Whether buckets are reduced during the backward pass."""
     gathers: Literal["nothing", "updated weights", "weights"] = "nothing"
@@ -271,7 +271,7 @@ class _StrategyOptions(Options):
         return None
 
     def lossless(self) -> Self | None:
-        """The same options without those that change the results; None if this is impossible."""
+        """These options without options that change the results; None if this is impossible."""
         return None
 
     def several_reductions(self) -> tuple[Self, float] | None:
@@ -295,8 +295,8 @@ class _StrategyOptions(Options):
 
     def alone(self) -> tuple[Self, str] | None:
         """The options with which one process tries a step of the run's network on a CPU before the
-        run, and the key to change if the step fails. None if layers get the same inputs with and
-        without the strategy, so that no step is tried."""
+        run, and the key to change if the step fails. None if the strategy does not change the
+        inputs of layers: no step is tried then."""
         return None
 
     def examined(self) -> Self:

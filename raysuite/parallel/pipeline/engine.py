@@ -517,7 +517,7 @@ class PipelineEngine(TorchEngine):
             each.copy_(part.view_as(each))
 
     def _summed(self, flat: Tensor) -> Tensor:
-        """The sum, in place, over ranks with the same stages."""
+        """Sum `flat`, in place, over the ranks with the same stages."""
         with self._waiting():
             dist.all_reduce(flat, group=self.groups.alike)
         return flat
