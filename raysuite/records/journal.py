@@ -261,8 +261,8 @@ class Results:
             self.write_plans(self.plans())
 
     def search(self) -> dict[str, Any] | None:
-        """The content of search.json: a sweep's section `search`, `name`, initial `spec`,
-        `settings` (keys that are set in each block that a trial draws); None if there is no sweep.
+        """The content of search.json: a sweep's section `search`, its `name`, initial `spec` and
+        `settings` (keys that are set in each block that a trial draws); None without a sweep.
         """
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded

@@ -265,7 +265,7 @@ class PbtScheduler(Options):
     (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
     """A number is multiplied by one of these factors, with equal probability, and kept within its
-    range; in a `choice`, a neighbour in the list is taken (default: the paper's)."""
+    range (default: the paper's factors). A value of a `choice` moves to a neighbour in the list."""
 
 
 SearcherOptions = Annotated[

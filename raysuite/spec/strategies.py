@@ -471,8 +471,8 @@ SMALL = 10**5
 """DeepSpeed's `stage3_param_persistence_threshold`: tensors of at most this many elements are
 gathered once per step, whatever the number of micro-batches."""
 _REUSED_BELOW = 10**9
-"""DeepSpeed's `stage3_max_reuse_distance`: smaller models keep the gathered weights of the forward
-pass for the backward pass."""
+"""DeepSpeed's `stage3_max_reuse_distance`: models with fewer parameters keep the gathered weights
+of the forward pass for the backward pass."""
 
 
 class DeepSpeedOptions(_StrategyOptions):

@@ -44,7 +44,7 @@ def sweep_plots(study: Study, found: Importances) -> list[Plot]:
 # Colours of trials on light and dark pages: orange for the best, then by rank from blue to grey.
 
 SCALE = ("#1F7FC4", "#4C93C8", NEUTRAL)
-"""Colours from the second rank to the worst."""
+"""Colours of trials, from the second rank to the worst."""
 BEST = "#D55E00"
 BY_RANK = "The best is orange; the others are coloured by rank, from blue to grey."
 
