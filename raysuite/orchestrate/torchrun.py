@@ -42,8 +42,7 @@ class Request:
     timeout_s: float = 180.0
     """Time limit in seconds for one strategy, including the start of its processes."""
     plans: Sequence[RunPlan] = ()
-    """One plan per strategy, with the user's network to check; empty: check the small network
-    only."""
+    """One plan per strategy, to check its network too; empty: check only the small network."""
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
@@ -64,7 +63,7 @@ def _together(request: Request, pending: Sequence[int]) -> list[int]:
 
 
 def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, GateVerdict]]:
-    """Yield the verdicts of one launch; the last one is a failure if the launch crashed or hung."""
+    """Yield the verdicts of one launch; after a crash or hang, the last verdict is a failure."""
     with tempfile.TemporaryDirectory(prefix="raysuite-verify-") as folder, held_port() as port:
         file, log = Path(folder) / "verdicts.jsonl", Path(folder) / "log"
         with log.open("wb") as stream:

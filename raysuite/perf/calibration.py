@@ -244,8 +244,8 @@ class Calibration(_Part):
 
         With the fitted cost of an operation, measured and simulated steps agree in the geometric
         mean. The cost is 0 if simulated steps are too long even without it. If the calibration
-        lacks the cost of a byte, because no run had several workers, no pipeline is used. Pipelines
-        over several nodes are not used either. `most_other_cores`: see `observed`.
+        lacks the cost of a byte, because no run had several workers, pipelines are not used. Nor
+        are pipelines over several nodes. `most_other_cores`: see `observed`.
         """
         from scipy.optimize import brentq
 
@@ -363,7 +363,7 @@ class Observed:
 
     @property
     def seconds(self) -> float:
-        """Seconds of an epoch, if all its steps were as fast as the steady ones."""
+        """Seconds of an epoch, if all its steps were as fast as its steady steps."""
         return _pace(self.run, self.quiet) * float(self.run.plan["dataset"]["train_samples"])
 
     @property

@@ -16,7 +16,7 @@ from raysuite.spec.strategies import STRATEGY_OPTIONS
 def choices(
     workers: Sequence[int], batches: Sequence[int], passes: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield every candidate as dotted keys and values, including infeasible ones."""
+    """Yield every candidate, also if infeasible, as dotted keys and values."""
     families = STRATEGY_OPTIONS.values()
     for count, family, batch, accumulate in itertools.product(workers, families, batches, passes):
         for strategy in family.candidates(count, accumulate):

@@ -66,7 +66,7 @@ class Network(BaseModel):
 
     @classmethod
     def read(cls, name: str) -> Network:
-        """Read a YAML file by its path, or a shipped one by its name. Else raises UserError."""
+        """Read a YAML file by its path, or a shipped file by its name. Else raises UserError."""
         shipped = sorted((Path(__file__).parent / "shipped_networks").glob("*.yaml"))
         file = next((each for each in shipped if each.stem == name), Path(name))
         try:

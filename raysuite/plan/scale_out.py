@@ -21,7 +21,7 @@ class Reached(NamedTuple):
     """Throughput per worker / throughput per worker on the smallest published number of workers."""
     system: str
     workers: int
-    """Number of workers at this efficiency: the requested number, or the largest published one."""
+    """Number of workers at this efficiency: the requested, or the largest published number."""
 
 
 @cache

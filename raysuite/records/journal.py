@@ -128,7 +128,7 @@ def recorded_epochs(records: Iterable[Record]) -> int:
 
 
 def class_names(file: Path) -> tuple[str, ...]:
-    """A run's class names, by label, from its last Record that has them; empty if none has."""
+    """A run's class names, by label, from the last Record that has names; empty without any."""
     names: Sequence[str] = ()
     for record in read_journal(file):
         if isinstance(record, RunStarted):

@@ -162,8 +162,8 @@ class EpochFinished(RecordBase):
     learning_rates: list[float]
     """Learning rate used, one per optimiser step."""
     figures: dict[str, list[float]] = later({})
-    """Name of a metric that is measured in each optimiser step, such as `gradient_norm` -> its
-    values; NaN at a step without a value, and at a step that fp16 skipped."""
+    """Name of a metric of each optimiser step, such as `gradient_norm` -> the metric's values; NaN
+    at a step without a value, and at a step that fp16 skipped."""
     skipped_steps: int = 0
     """Steps that changed no weight, because gradients overflowed in fp16."""
     attempts: int = 1

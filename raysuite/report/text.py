@@ -29,7 +29,7 @@ _OPTIONS = re.compile(r"(\w+)\(([^()]*)\)")
 
 
 def without_shared_options(names: Iterable[str]) -> dict[str, str]:
-    """Name -> name without those options of a block that are equal in all names with this block."""
+    """Name -> the name without options that are equal in all names with the same block."""
     names, blocks = list(names), dict[str, list[set[str]]]()
     for block, options in (found for name in names for found in _OPTIONS.findall(name)):
         blocks.setdefault(block, []).append(set(options.split(", ")))
