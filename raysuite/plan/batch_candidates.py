@@ -20,8 +20,8 @@ from raysuite.spec.batches import AutoBatch
 ROUNDS = 3
 """How many times each size is timed in a search for the fastest size."""
 _HOPELESS = 0.5
-"""A size whose throughput in the first round is below this share of the highest is not timed
-again."""
+"""A size whose throughput in the first round is below this share of the highest throughput is not
+timed again."""
 
 
 class NothingFitsError(RunError):

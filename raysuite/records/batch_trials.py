@@ -35,9 +35,9 @@ class BatchTried(BaseModel):
     fits: bool
     """Whether this size fits on every worker."""
     peak_bytes: list[int] = []
-    """Peak memory: torch's on a device; on a CPU the growth of the process during the trial."""
+    """Peak bytes: torch's on a device; on a CPU, the growth of the process during the trial."""
     limit_bytes: list[int] = []
-    """Memory that a worker may use."""
+    """Bytes that each worker may use."""
     images_per_second: float | None = None
     """Throughput over all workers in the steps after a warm-up; None if the size was not timed."""
     message: str = ""

@@ -174,7 +174,7 @@ def _best(task: TaskFacts) -> Metric:
 
 
 def _validated(task: TaskFacts) -> Reduction:
-    """Only classification has metrics that are shares of the validation samples."""
+    """The reduction; only metrics of classification are shares of the validation samples."""
     return "accuracy" if task == CLASSIFICATION else "learnt"
 
 

@@ -494,8 +494,8 @@ def verdict(
 
 
 def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
-    """Yield an error that names the first step in which a rank's parameters differ from those of
-    rank 0, the rank, and the parameters."""
+    """Yield an error for the first step in which a rank's parameters differ from those of rank 0.
+    The error names the step, the rank and the parameters."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         if any(check["sharded"] for check in checks):
             notes.append("equality of parameters is not decidable, because ranks hold shards")
@@ -555,9 +555,9 @@ def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iter
 
 
 _UNDIVIDED = 0.9
-"""If a pass of each rank has more than this share of the samples of a run with one worker, the
-samples count as not divided among ranks. If two ranks divide the samples, each has a share of 0.5,
-plus one batch at most."""
+"""If a rank's pass over its DataLoader has more than this share of the samples in the pass of a run
+with one worker, the samples count as not divided among ranks. If two ranks divide the samples, each
+has a share of 0.5, plus one batch at most."""
 
 
 def _loss_error(

@@ -83,7 +83,8 @@ class Dimension(Options):
     written `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
     """Condition: it maps the key of another `choice` or `grid` to the value, or block name, that
-    the other key must have. Only then is this key drawn; otherwise it keeps the spec's value."""
+    the other key must have. This key is drawn only if the condition holds; otherwise it keeps the
+    spec's value."""
 
     @model_validator(mode="before")
     @classmethod
@@ -264,7 +265,7 @@ class PbtScheduler(Options):
     (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
     """A number is multiplied by one of these factors, with equal probability, and kept within its
-    range; in a `choice`, a neighbour in the list is taken (default: the paper's)."""
+    range (default: the paper's factors). A value of a `choice` moves to a neighbour in the list."""
 
 
 SearcherOptions = Annotated[

@@ -44,7 +44,7 @@ def sweep_plots(study: Study, found: Importances) -> list[Plot]:
 # Colours of trials on light and dark pages: orange for the best, then by rank from blue to grey.
 
 SCALE = ("#1F7FC4", "#4C93C8", NEUTRAL)
-"""Colours from the second rank to the worst."""
+"""Colours of trials, from the second rank to the worst."""
 BEST = "#D55E00"
 BY_RANK = "The best is orange; the others are coloured by rank, from blue to grey."
 
@@ -185,7 +185,7 @@ def _names(values: dict[int, Any]) -> tuple[dict[int, float], Ticks]:
 def _numbers(
     values: dict[int, float], write: Callable[[float], str], log: bool = False
 ) -> tuple[dict[int, float], Ticks]:
-    """Positions between the smallest and the largest value, with ticks at both and midway."""
+    """Positions between the smallest and the largest value, with ticks there and in the middle."""
     log = log and min(values.values(), default=0) > 0
     scaled = {number: math.log(value) if log else value for number, value in values.items()}
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=0.0)
