@@ -189,8 +189,8 @@ def _predicted(
 def places(
     plan: RunPlan, split: Split, skipped: NDArray[np.bool_] | None = None
 ) -> list[tuple[int, str]]:
-    """(number, location) of each sample of a split that is not `skipped`. Error messages name a
-    sample by the same location."""
+    """(number, location) of each sample of a split that is not `skipped`. Error messages contain
+    these locations."""
     prepared = prepare(plan.spec.data, plan.dataset)
     samples = range(prepared.samples(split))
     with closing(open_source(prepared, split)) as source:
