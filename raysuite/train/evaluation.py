@@ -83,7 +83,7 @@ Advance = Callable[[int], None]
 
 
 def left_out(plan: RunPlan, split: Split) -> Skipped | None:
-    """The unreadable samples of a split, if the plan's run leaves these out; else None."""
+    """The unreadable samples of a split, if the plan's run skips them; else None."""
     if plan.spec.data.bad_samples != "skip":
         return None
     prepared, alone = prepare(plan.spec.data, plan.dataset), World.alone(torch.device("cpu"))
