@@ -39,7 +39,7 @@ class SoFar(BaseModel):
 
     steps: int = 0
     attempts: int = 0
-    """Number of attempts in which these steps were taken."""
+    """Number of attempts that took steps of this epoch."""
     loss_sums: list[float] = Field(default_factory=list)
     """Summed loss of each step's samples, over all ranks."""
     figures: dict[str, list[float]] = Field(default_factory=dict)
