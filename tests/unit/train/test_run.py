@@ -6,8 +6,10 @@ import gc
 import math
 import os
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -248,7 +250,9 @@ class TestRecords:
         assert sum(end.classes.correct) / 360 == pytest.approx(last.val_accuracy)
         assert end.peak_process_bytes[0] > 50e6
         assert end.peak_device_bytes == [0]
-        assert 0 < end.first_step_seconds < end.seconds
+        before = sum(end.parts_seconds[part] for part in ("join", "gate", "data"))
+        after = last.seconds + last.validation_seconds
+        assert before < end.first_step_seconds < end.seconds - after
         parts = {"join", "gate", "data", "training", "validation", "rest"}
         assert parts <= {name for name, seconds in end.parts_seconds.items() if seconds > 0}
         assert sum(end.parts_seconds.values()) == pytest.approx(end.seconds, abs=0.1)
@@ -564,6 +568,130 @@ def test_the_loss_in_progress_is_of_ranks_with_a_loss(
     assert loop_module._host_loss(loop, torch.tensor(total), weight) == shown
 
 
+def attempt_of(loop: Any, **known: Any) -> Any:
+    """An attempt at a run with this loop."""
+    attempt = object.__new__(run_module._Attempt)
+    plan = plan_of(training_epochs=5)
+    vars(attempt).update(
+        _plan=plan, _world=World.alone(torch.device("cpu")), _loop=loop, _parts=defaultdict(float)
+    )
+    vars(attempt).update(known)
+    return attempt
+
+
+@pytest.mark.parametrize(("step", "not_loaded"), [(0, ["head.bias"]), (3, [])])
+@pytest.mark.parametrize(("binding", "bound"), [("", []), ("0-1 (memory 0)", ["0-1 (memory 0)"])])
+def test_a_start_names_its_place_and_the_tensors_that_no_checkpoint_holds(
+    step: int, not_loaded: list[str], binding: str, bound: list[str]
+) -> None:
+    engine = SimpleNamespace(comm=NoComm())
+    loop = SimpleNamespace(engine=engine, epoch=1, step=step, not_loaded=["head.bias"])
+    known = {"_facts": {"a": 1}, "_binding": binding}
+    transport = SimpleNamespace(names=lambda: ["tcp", "ib", "tcp"])
+    found = attempt_of(loop, _transport=transport, **known).started("damaged")
+    assert found.environment == {"a": 1, "binding": bound}
+    assert (found.first_epoch, found.first_step, found.not_loaded) == (1, step, not_loaded)
+    assert (found.unread, found.transports) == ("damaged", ["ib", "tcp"])
+    refused = attempt_of(None, _transport=transport, **known).started("")
+    assert (refused.first_epoch, refused.first_step, refused.not_loaded) == (0, 0, [])
+    assert (refused.environment["binding"], refused.transports) == (bound, [])
+
+
+@pytest.mark.parametrize("overflows", [True, False])
+def test_a_step_has_its_own_figures_and_none_if_it_was_skipped(overflows: bool) -> None:
+    averaged: list[Any] = []
+
+    def step(batches: Any, rate: float) -> float:
+        assert (batches, rate, engine.figures) == ([1, 2], 0.5, {})
+        engine.scale.skipped += overflows
+        engine.figures["x"] = 3.0
+        return 7.0
+
+    scale = SimpleNamespace(skipped=4)
+    engine = SimpleNamespace(figures={"y": 1.0}, scale=scale, step=step, model=nn.Identity())
+    average = SimpleNamespace(update=averaged.append)
+    loop: Any = SimpleNamespace(engine=engine, average=average, world=World0)
+    assert TrainingLoop.train_step(loop, [1, 2], 0.5) == 7.0  # type: ignore[list-item]
+    assert engine.figures == ({} if overflows else {"x": 3.0})
+    assert averaged == [engine.model]
+
+
+class Epochs(SimpleNamespace):
+    """A loop of epochs of two steps, of which so many are skipped; it stops early after some."""
+
+    def run_epoch(self, watch: Any) -> Any:
+        self.epoch += 1
+        self.step += 2
+        skipped = self.skips[self.epoch - 1]
+        return SimpleNamespace(
+            skipped_steps=skipped, losses=[0.0] * 2, seconds=3.0, validation_seconds=1.0
+        )
+
+    @property
+    def stops_early(self) -> bool:
+        return bool(self.epoch >= self.early)
+
+
+@pytest.mark.parametrize(
+    ("skips", "early", "until", "end", "kept"),
+    [
+        ([2] * 5, 9, None, "error", [1, 2, 3, 4]),
+        ([0, 2, 2, 2, 2], 9, None, None, [1, 2, 3, 4]),
+        ([2, 2, 2, 2, 1], 9, None, None, [1, 2, 3, 4]),
+        ([0] * 5, 9, 3, "interval", [1, 2, 3]),
+        ([0] * 5, 9, 7, None, [1, 2, 3, 4]),
+        ([0] * 5, 2, 3, None, [1, 2]),
+        ([0] * 5, 3, 3, None, [1, 2]),
+        ([0] * 5, 0, None, None, []),
+    ],
+)
+def test_a_run_ends_with_its_epochs_or_earlier_and_fails_if_all_steps_were_skipped(
+    skips: list[int], early: int, until: int | None, end: str | None, kept: list[int]
+) -> None:
+    places: list[int] = []
+    loop = Epochs(epoch=0, step=0, skips=skips, early=early, diverged_at=None)
+    loop.engine, loop.plan = SimpleNamespace(comm=NoComm()), plan_of()
+    attempt = attempt_of(loop)
+    training = attempt.train(until, never, lambda loop: places.append(loop.epoch), None)
+    done = 0
+    try:
+        while next(training):
+            done += 1
+    except StopIteration as ended:
+        last = ended.value
+    assert (done, places) == (min(5, early, until or 5), kept)
+    assert getattr(last, "reason", None) == end
+    if end == "interval":
+        assert (last.epoch, last.step) == (3, 6)
+    assert attempt._parts["training"] == 3 * done
+    assert attempt._parts["validation"] == done
+
+
+def test_the_end_has_times_since_the_attempt_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10 seconds, of which the first 4 led to the first step."""
+    clock = SimpleNamespace(perf_counter=lambda: 110.0, time=lambda: 5000.0)
+    monkeypatch.setattr(run_module, "time", clock)
+    memory = SimpleNamespace(process_bytes=lambda: 5, start_bytes=3, device_bytes=lambda: 7)
+    loop = SimpleNamespace(
+        first_step_at=104.0,
+        per_worker=lambda value: [value, value + 1],
+        time_to_accuracy=1.5,
+        stops_early=True,
+        epoch=2,
+        class_figures=lambda: None,
+    )
+    parts = {"gate": 2.0, "training": 3.0}
+    attempt = attempt_of(loop, _memory=memory, _began=100.0, _parts=parts)
+    end = attempt._finished()
+    assert (end.peak_process_bytes, end.start_process_bytes) == ([5, 6], [3, 4])
+    assert (end.peak_device_bytes, end.time_to_accuracy) == ([7, 8], 1.5)
+    assert (end.seconds, end.first_step_seconds, end.first_step_time) == (10.0, 4.0, 4994.0)
+    assert end.parts_seconds == {"gate": 2.0, "training": 3.0, "rest": 5.0}
+    assert end.stopped_early
+    loop.epoch = 5
+    assert not attempt._finished().stopped_early
+
+
 World0 = run_module.World(0, 1, 0, torch.device("cpu"))
 
 
@@ -708,6 +836,7 @@ def test_a_checkpoint_restores_all_of_a_loops_state(tmp_path: Path) -> None:
         classes=tuple(map(str, range(10))),
     )
     assert state.model_fields_set == set(LoopState.model_fields), "a value for each field"
+    taken: list[str] = []
     for folder in folders:
         folder.mkdir()
         with closing(TrainingLoop(plan, world, strategy)) as loop:
@@ -716,8 +845,10 @@ def test_a_checkpoint_restores_all_of_a_loops_state(tmp_path: Path) -> None:
                 loop.save(folder)
                 state.write(folder)
             else:
+                vars(loop.engine)["take_buffers"] = partial(taken.append, "buffers")
                 loop.load(folders[0])
                 loop.save(folder)
+    assert taken == ["buffers"]
     assert LoopState.read(folders[1]) == state
 
 
