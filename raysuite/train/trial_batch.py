@@ -307,7 +307,7 @@ def _loss(task: Task, output: Any, targets: Any) -> Tensor:
     are not finite.
     """
     for each in leaves(targets):
-        if isinstance(each, Tensor) and not each.isfinite().all():
+        if isinstance(each, Tensor) and not each.is_meta and not each.isfinite().all():
             raise UserError("data.name: its targets hold NaN or infinity; leave such samples out")
     name = type(task).__name__
     try:

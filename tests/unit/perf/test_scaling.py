@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -178,6 +179,9 @@ def test_runs_of_other_costs_are_another_series_even_if_the_names_are_equal() ->
     plans = fake_calibration.plans("[[64, 1]]")
     plans += fake_calibration.plans("[[64, 1]]", **{"epochs: 2": "epochs: 2, precision: bf16"})
     found = series_of([fake_calibration.measured(plan) for plan in plans])
+    measured = fake_calibration.measured(plans[0])
+    [[point]] = series_of([replace(measured, plan={**measured.plan, "workers": 6})], 4).values()
+    assert (point.workers, point.nodes) == (6, 2)
     (fp32, points), (bf16, _) = (each for each in found.items() if " ddp " in each[0])
     assert [each.workers for each in points] == [1, 2]
     assert [name.endswith("· resnet20 at 16 px, bf16, cpu") for name in (fp32, bf16)] == [0, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,6 +84,29 @@ def test_complex_weights_that_would_not_be_trained_are_refused(
     model = {"name": "tests.unit.train.test_trial_batch:Waves"}
     plan = plan_of(model=model, strategy=strategy, optimizer={"name": optimizer})
     assert [mistake.key for mistake in mistakes(plan)] == keys
+
+
+def test_a_large_network_is_examined_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[str] = []
+
+    def seen(model: nn.Module, *given: Any) -> Network:
+        devices.append(next(model.parameters()).device.type)
+        return examine(model, *given)
+
+    monkeypatch.setattr(trial_batch, "examine", seen)
+    monkeypatch.setattr(trial_batch, "_LARGE", 1)
+    assert mistakes(plan_of(model={"name": "resnet32"})) == []
+    assert devices == ["meta"]
+
+
+def test_weights_that_do_not_fit_a_large_network_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_batch, "_LARGE", 1)
+    torch.save({"other": torch.zeros(1)}, tmp_path / "w.pt")
+    model = {"name": "resnet20", "weights": str(tmp_path / "w.pt")}
+    [found] = mistakes(plan_of(model=model))
+    assert "w.pt" in found.message
 
 
 def test_dropout_alone_is_not() -> None:
