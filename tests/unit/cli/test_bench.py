@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
+from raysuite.cli.bench import _spread
 
 SPEC = """\
 name: bench
@@ -38,6 +39,11 @@ def names(plan: dict) -> list[str]:
 def spec(tmp_path: Path) -> str:
     (tmp_path / "bench.yaml").write_text(SPEC)
     return str(tmp_path / "bench.yaml")
+
+
+def test_threads_are_one_a_quarter_a_half_and_all():
+    counts = {1: [1], 2: [1, 2], 3: [1, 3], 4: [1, 2, 4], 16: [1, 4, 8, 16]}
+    assert {most: _spread(most) for most in counts} == counts
 
 
 def test_the_plan_of_a_named_set():

@@ -29,6 +29,7 @@ from raysuite.cli.cluster import (
 from raysuite.cluster.client import NotStartedError
 from raysuite.cluster.folder import ClusterFolder, all_folders, prepare
 from raysuite.cluster.state_files import Head, Node, Stop, Timings
+from raysuite.errors import RunError, UserError
 from raysuite.records.node_checks import NodeFigures, read_checks
 from tests.living import living
 
@@ -314,3 +315,46 @@ def test_logs(own_home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().out == "two\n"
     wrong = CLI.invoke(app, ["cluster", "logs", "c"])
     assert (wrong.exit_code, "valid: a, b" in wrong.output) == (2, True)
+
+
+def test_logs_are_followed_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda words, check: asked.append(words))
+    folder = prepare(living())
+    files = [folder.log_of(name) for name in "ab"]
+    for file in files:
+        file.touch()
+    CLI.invoke(app, ["cluster", "logs", "-f"])
+    CLI.invoke(app, ["cluster", "logs", "b", "--cluster", "mine", "-n", "3"])
+    a, b = map(str, files)
+    assert asked == [["tail", "--lines=100", "--follow", a, b], ["tail", "--lines=3", b]]
+
+
+@pytest.mark.parametrize("error", [RunError("it hangs"), UserError("elsewhere")])
+def test_down_all_ends_the_others_if_one_fails(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def down(folder: ClusterFolder, grace_s: float, tell: object, remove: bool) -> list[str]:
+        asked.append((folder.name, grace_s, remove))
+        if folder.name == "one":
+            raise error
+        return ["/tmp/x stays"] if folder.name == "three" else []
+
+    monkeypatch.setattr("raysuite.cluster.client.down", down)
+    assert CLI.invoke(app, ["cluster", "down", "--all"]).stdout == "no cluster is running\n"
+    for name in ("old", "ended"):
+        folder = prepare(living(name).model_copy(update={"started": 1.0}))
+    folder.write(Stop(reason="down", deadline=0.0))
+    for name in ("one", "two", "three"):
+        prepare(living(name))
+    done = CLI.invoke(app, ["cluster", "down", "--all", "--grace", "7", "--remove"])
+    assert sorted(asked) == [(name, 7, True) for name in ("old", "one", "three", "two")]
+    assert done.exit_code == 1
+    assert sorted(done.stdout.splitlines()) == ["old is down", "two is down"]
+    assert sorted(done.stderr.splitlines()) == ["/tmp/x stays", str(error)]
+    asked.clear()
+    alone = CLI.invoke(app, ["cluster", "down", "one"])
+    assert (alone.exit_code, asked) == (1 + isinstance(error, UserError), [("one", 30, False)])
+    assert CLI.invoke(app, ["cluster", "down", "two"]).exit_code == 0

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from raysuite.records import GateVerdict, Ratio, Results, Row, RunFailed, summarize
 from raysuite.report import build, collect
-from raysuite.report.page import _measured, script_json
+from raysuite.report.page import _baselines, _measured, script_json
 from raysuite.report.tables import (
     _EFFICIENCY,
     Sheet,
@@ -318,3 +318,17 @@ def test_every_figure_of_repeats_has_its_interval(tmp_path):
     assert all(
         time.write(row).endswith(f", {row.epochs_to_accuracy.mean:.3g} epochs") for row in rows
     )
+
+
+def test_a_pages_data_has_six_digits_and_no_tags() -> None:
+    data = {"<b>": [1.23456789, 1234567, 123456.7, float("nan"), True, "1.23456789"]}
+    written = script_json(data)
+    assert written == '{"\\u003cb\\u003e":[1.23457,1234567,123457.0,null,true,"1.23456789"]}'
+
+
+def test_a_baseline_is_listed_with_what_is_measured_against_it() -> None:
+    def row(name: str, baseline: str | None) -> Any:
+        return SimpleNamespace(name=name, baseline=baseline, is_baseline=name == baseline)
+
+    rows = [row("a", "a"), row("b", "a"), row("c", None), row("d", "d"), row("e", "a")]
+    assert _baselines(rows).cells == (("a", "b; e"), ("d", "itself alone"))
