@@ -26,6 +26,7 @@ from raysuite.cli import app, load_verb
 from raysuite.cli.console import print_text
 from raysuite.cli.driver import SuiteWork, _tell_stop, print_how_to_resume, print_what_changed
 from raysuite.cli.request import Request, RunRequest, SweepRequest
+from raysuite.cli.run_options import budget_seconds, numbers
 from raysuite.errors import UserError
 from raysuite.files import sqlite_uri
 from raysuite.orchestrate import budget, preflight
@@ -57,6 +58,9 @@ def test_a_dry_run_shows_what_is_left_and_failed_runs_only_where_they_are_repeat
     asked = ["run", "--resume-from", str(results.folder), "--dry-run", *words]
     shown, done = (CliRunner().invoke(app, [*asked, *more]) for more in ([], ["--json"]))
     assert (shown.exit_code, done.exit_code) == (0, 0), done.output
+    assert ("to repeat it from its first step" in shown.stderr) == (not words)
+    assert ("nothing to resume" in shown.stderr) == (not words and not missing)
+    assert ("nothing is left to run" in shown.stdout) == (not left)
     assert [each["index"] for each in json.loads(done.stdout)] == left
     assert before == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
 
@@ -353,6 +357,12 @@ def test_a_run_that_an_earlier_budget_left_out_is_left_and_needs_ray(
     )
     done = CliRunner().invoke(app, ["run", "--resume-from", str(tmp_path), "--no-mlflow"])
     assert str(done.exception) == "Ray"  # which was asked for
+
+
+def test_times_and_lists_of_numbers_are_read_with_their_units() -> None:
+    times = {"90s": 90, "5m": 300, "1.5h": 5400, " 0.5m ": 30}
+    assert {text: budget_seconds(text) for text in times} == times
+    assert (numbers("--x", "4, 1,2"), numbers("--x", "0", 0)) == ([4, 1, 2], [0])
 
 
 def test_a_budget_begins_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
