@@ -8,6 +8,8 @@ import subprocess
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -24,7 +26,9 @@ from raysuite.cli.cluster import (
     _scratch,
     _wait,
     _working_folder,
+    as_data,
     exports,
+    node_in_words,
 )
 from raysuite.cluster.client import NotStartedError
 from raysuite.cluster.folder import ClusterFolder, all_folders, prepare
@@ -122,6 +126,56 @@ def test_nodes_that_cannot_be_are_refused(site: str, words: str, said: str) -> N
     Path("hosts.yaml").write_text("kind: hosts\n")
     done = CLI.invoke(app, ["cluster", "up", "--site", site, *words.split(), "--dry-run"])
     assert (done.exit_code, said in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "lives", "alive", "of_node", "words"),
+    [
+        ("up", True, True, "joined", "joined (late)"),
+        ("up", True, False, "joined", "lost"),
+        ("starting", True, False, "joined", "joined (late)"),  # Ray does not count it yet
+        ("ended", False, False, "joined", "gone"),
+        ("up", True, False, "failed", "failed (late)"),
+        ("ended", False, False, "failed", "failed (late)"),
+    ],
+)
+def test_a_node_is_lost_or_gone_if_it_had_joined(
+    state: str, lives: bool, alive: bool, of_node: str, words: str
+) -> None:
+    states = (("starting", ""), (of_node, "late"))
+    nodes = [SimpleNamespace(state=each, message=message) for each, message in states]
+    status: Any = SimpleNamespace(
+        state=state, lives=lives, nodes=nodes, is_alive=lambda node: alive
+    )
+    assert [node_in_words(status, index) for index in (0, 1)] == ["starting", words]
+
+
+def test_a_cluster_as_data_has_what_ray_counts_and_no_secrets() -> None:
+    cluster = living("one").model_copy(update={"created": 5.0, "job": "77"})
+    head = Head(host="a", gcs="a:1", client="ray://a:3", dashboard="http://d:2", mlflow="http://m",
+                mlflow_answers=True, mlflow_error="slow", incarnation="secret")  # fmt: skip
+    nodes = [
+        Node(host=host, state="joined", address=host * 2, seconds={"ray": 2.5}) for host in "ab"
+    ]
+    status: Any = SimpleNamespace(
+        cluster=cluster, head=head, nodes=nodes, state="up", why="late", lives=True, wanted=3,
+        alive_count=1, alive=SimpleNamespace(cpus=8.0, gpus=2.0),
+        job=SimpleNamespace(state="RUNNING", reason="Priority"),
+        is_alive=lambda node: node.host == "a",
+    )  # fmt: skip
+    own = {"name": "one", "state": "up", "why": "late", "site": "local", "backend": "local"}
+    own |= {"job": "77", "slurm_state": "RUNNING", "slurm_reason": "Priority", "created": 5.0}
+    own |= {"working_folder": "/", "nodes_wanted": 3}
+    ray = {"nodes_alive": 1, "cpus": 8.0, "gpus": 2.0, "gcs": "a:1", "client": "ray://a:3"}
+    ray |= {"dashboard": "http://d:2", "mlflow": "http://m", "mlflow_answers": True}
+    each = [("a", "aa", "joined", True), ("b", "bb", "lost", False)]
+    keys = ("host", "address", "state", "alive")
+    rows = [dict(zip(keys, row, strict=True)) | {"seconds": {"ray": 2.5}} for row in each]
+    assert as_data(status) == own | ray | {"mlflow_error": "slow", "nodes": rows}
+    status.head, status.alive = None, None
+    without = dict.fromkeys(("gcs", "client", "dashboard", "mlflow"))
+    without |= {"cpus": 0.0, "gpus": 0.0, "mlflow_answers": False, "mlflow_error": ""}
+    assert as_data(status) == own | ray | without | {"nodes": rows}
 
 
 def test_of_more_hosts_the_first_are_taken() -> None:
