@@ -126,4 +126,4 @@ def test_an_answer_that_is_left_empty_is_the_value_of_the_site_it_begins_with(
     assert ask_all("local", given) == {"scratch": None, "image": "/a.sif"}
     said = capfd.readouterr().err
     assert said.count("An empty answer keeps the value in brackets; - leaves a key out.") == 2
-    assert "Apptainer image (a path) [/a.sif]: " in said
+    assert "Apptainer image (a path) [/a.sif]:" in said
