@@ -117,13 +117,13 @@ QUESTIONS = {
     },
     "local": {"scratch": "folder for temporary files", "image": "Apptainer image (a path)"},
 }
-"""Key -> question; an empty answer leaves the key out."""
+"""Key -> question; an empty answer keeps the default, and leaves out a key without a default."""
 
 
 def ask_all(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Ask for the value of each key, and validate each answer; `given` has the default answers."""
     hints = _hints() if kind == "slurm" else {}
-    print_text("An empty answer, or -, leaves a key out.", error=True)
+    print_text("An empty answer keeps the value in brackets; - leaves a key out.", error=True)
     answers: dict[str, Any] = {}
     for key, question in QUESTIONS.get(kind, {}).items():
         if hints.get(key):

@@ -138,10 +138,15 @@ def make(
         typer.Option(metavar="PX|WxH", help="Image size in pixels; default: the data set's."),
     ] = None,
     content: Annotated[
-        str,
-        typer.Option(help="natural (1/f spectrum, learnable classes) or noise (as in DDLBench)."),
-    ] = "natural",
-    seed: Annotated[int, typer.Option(help="Seed; equal seeds give identical bytes.")] = 0,
+        str | None,
+        typer.Option(
+            help="natural (1/f spectrum, learnable classes) or noise (as in DDLBench); default: "
+            "natural."
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed; equal seeds give identical bytes; default: 0.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -181,7 +186,7 @@ def make(
     wanted: list[tuple[SyntheticSet, Path | None]]
     of_a_spec = Path(name).suffix in SPEC_SUFFIXES
     if of_a_spec:
-        of_spec = (form, fraction, images, classes, size, out)
+        of_spec = (form, fraction, images, classes, size, content, seed, out)
         if any(each is not None for each in of_spec):
             raise UserError(
                 f"{name} describes its synthetic data sets; with a spec, only --scale, --workers, "
@@ -202,8 +207,8 @@ def make(
             images=images,
             classes=classes,
             size=None if size is None else parse_size(size),
-            content=content,
-            seed=seed,
+            content="natural" if content is None else content,
+            seed=seed or 0,
         )
         wanted = [(synthetic, out)]
     documents: list[dict[str, Any]] = []

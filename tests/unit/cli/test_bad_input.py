@@ -28,6 +28,16 @@ GIVEN = {
             "x.yaml --address http://10.0.0.1:8265": "-- raysuite VERB",
         }.items()
     },
+    "run x.yaml --resume --budget 5m": "--budget is only for new runs",
+    **dict.fromkeys(
+        (f"run x.yaml --budget {text}" for text in ("0s", "0.0h", "5", "5 m", "-5m", "5m5")),
+        "valid: a time such as 90s, 5m or 1h",
+    ),
+    "sweep x.yaml --resume --dry-run": "leave it out, or --resume",
+    "sweep --resume-from results --dry-run": "leave it out, or --resume",
+    "scale": "no SCRIPT was given",
+    "scale --resume-from results -- file": "leave SCRIPT out",
+    "scale --workers 1,0 -- file": "--workers: got '1,0'; valid: whole numbers from 1 on",
     "sweep x.yaml search.trials=9 training.epochs=9 --resume": "leave KEY=VALUE out",
     "sweep x.yaml training.epochs=9 search.trials=9 --resume": "leave KEY=VALUE out",
     "plan": "Missing argument",
@@ -37,6 +47,10 @@ GIVEN = {
     "report results --out file/below": "is a file; give a folder elsewhere",
     "report results --explain --out new --no-pictures": "leave --no-pictures, --out out",
     "report results --calibration c.yaml": "--explain",
+    "report results --history --calibration c.yaml": "--explain only",
+    "report results --history --baseline ddp --against x": "leave --baseline, --against out",
+    "report results --explain --baseline ddp --against x": "leave --baseline, --against out",
+    "report results --explain --history": "--explain writes no report; leave --history out",
     "report results --history --no-pictures": "leave --no-pictures out",
     "report results folder": "got 2 results folders",
     "report nowhere --history": "no results below nowhere",
@@ -114,6 +128,7 @@ GIVEN = {
     "cluster site new --yes a --set kind=cloud": "valid: local, slurm, hosts",
     "image build r.sif --extras mpi": "extra 'mpi'; valid",
     "image build there.sif --mirror http://m.example/debian": "replace it with --force",
+    "image build r.sif --mirror http://m.example/debian --sign none.pem": "no key none.pem",
     "image build file --dockerfile": "is a file; give a folder",
     "image build new --dockerfile --force --sign k": "leave --sign, --force out",
     "image verify none.sif": "build one",
@@ -129,7 +144,16 @@ GIVEN = {
     "data make mnist --format tfrecords": "folder or tfrecord",
     "data make mnist --address auto": "may",
     "data make mnist --scale laptop": "'mnist' is not one",
-    "data make EXPERIMENTS/ddlbench.yaml --images 9": "its synthetic data",
+    **dict.fromkeys(
+        (
+            f"data make EXPERIMENTS/ddlbench.yaml --{option}"
+            for option in (
+                *("images 9", "format idx", "fraction 0.1", "classes 9", "size 8", "out new"),
+                *("content natural", "seed 0"),
+            )
+        ),
+        "its synthetic data",
+    ),
     "data make EXPERIMENTS/ddlbench.yaml --scale huge": "valid: laptop",
 }
 """A line, and words of its message. In the working folder are results, a file, a folder and

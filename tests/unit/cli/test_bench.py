@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
+from raysuite.cli.bench import _spread
+from tests.fake_loading import fake_bench
 
 SPEC = """\
 name: bench
@@ -38,6 +40,11 @@ def names(plan: dict) -> list[str]:
 def spec(tmp_path: Path) -> str:
     (tmp_path / "bench.yaml").write_text(SPEC)
     return str(tmp_path / "bench.yaml")
+
+
+def test_threads_are_one_a_quarter_a_half_and_all():
+    counts = {1: [1], 2: [1, 2], 3: [1, 3], 4: [1, 2, 4], 16: [1, 4, 8, 16]}
+    assert {most: _spread(most) for most in counts} == counts
 
 
 def test_the_plan_of_a_named_set():
@@ -100,3 +107,29 @@ def test_dry_run_says_what_it_takes_and_writes_nothing(tmp_path, monkeypatch):
         "12 timings of 3 s each on digits folder: 36.0 s, and the starts",
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("native · 1 thread", 0), ("decoding alone · 1 thread", 1), ("synthetic", 1)]
+)
+def test_without_a_loader_that_was_timed_it_exits_with_1(name, code, tmp_path, monkeypatch):
+    """Which decoding alone, or random tensors, are not."""
+    asked = []
+
+    def measure(plan, folder, named, as_json, mlflow, tracking_uri):
+        asked.append((folder, named, mlflow, plan.images))
+        return fake_bench({name: ([9.0], 1.0)})
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("raysuite.cli.bench.measure_and_print", measure)
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    words = ("digits", "--threads", "1", "--processes", "0")
+    assert invoke(*words, "--out", "new/one").exit_code == code
+    assert invoke(*words, "--loader", "native", "--no-mlflow", "--images", "7").exit_code == code
+    (first, *plain), (second, *given) = asked
+    assert (first, plain, given) == (Path("new/one"), [False, True, None], [True, False, 7])
+    assert second.parent == Path("results/loaders-digits")
+    assert [*tmp_path.glob("new/one"), *tmp_path.glob("results/loaders-digits/*")] == [
+        tmp_path / first,
+        tmp_path / second,
+    ]

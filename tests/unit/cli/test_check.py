@@ -62,6 +62,14 @@ def test_a_check_fails_below_what_is_expected_or_else_published_of_the_gpus_it_u
     found = json.loads(done.stdout)["figures"]
     assert {each["source"] for each in found if not each["ok"]} == below
     assert done.exit_code == bool(below)
+    monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path / "other"))  # without an earlier check
+    shown = CliRunner().invoke(app, ["check", "mine", *words])
+    assert shown.exit_code == done.exit_code
+    *lines, last = shown.stdout.splitlines()
+    figures = [line.partition(" = ")[0].removeprefix("check: ") for line in lines]
+    assert figures == [each["what"] for each in found]
+    assert [line.endswith(") ok") for line in lines] == [each["ok"] for each in found]
+    assert last.startswith(f"check: {'wrong' if below else 'ok'}; kept in {tmp_path / 'other'}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

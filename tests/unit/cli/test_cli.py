@@ -72,6 +72,21 @@ def test_plan_as_json_is_the_plans() -> None:
     assert [RunPlan.model_validate(plan) for plan in found] == expected
 
 
+def test_plan_as_json_is_only_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSUITE_DATA", str(tmp_path))
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "name: x\nmodel: resnet20\ndata: mnist\ntraining: {epochs: 1, global_batch: 60}\n"
+        "matrix: {strategy: [ddp, fsdp]}\n"
+    )
+    words = ["plan", str(file), "--gpus", "0", "strategy=ddp"]
+    (plan,) = json.loads(run(*words, "--json"))
+    assert plan["steps_per_epoch"] == 1000
+    *_, ended, official = run(*words).splitlines()
+    assert ended.startswith("strategy=ddp on the command line replaces")
+    assert official == "not on this machine, so official counts are used: mnist as idx"
+
+
 def test_schema_is_a_schema() -> None:
     found = json.loads(run("plan", "--schema", "spec"))
     jsonschema.Draft202012Validator.check_schema(found)

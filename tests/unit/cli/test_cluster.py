@@ -8,6 +8,8 @@ import subprocess
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -24,11 +26,14 @@ from raysuite.cli.cluster import (
     _scratch,
     _wait,
     _working_folder,
+    as_data,
     exports,
+    node_in_words,
 )
 from raysuite.cluster.client import NotStartedError
 from raysuite.cluster.folder import ClusterFolder, all_folders, prepare
 from raysuite.cluster.state_files import Head, Node, Stop, Timings
+from raysuite.errors import RunError, UserError
 from raysuite.records.node_checks import NodeFigures, read_checks
 from tests.living import living
 
@@ -121,6 +126,56 @@ def test_nodes_that_cannot_be_are_refused(site: str, words: str, said: str) -> N
     Path("hosts.yaml").write_text("kind: hosts\n")
     done = CLI.invoke(app, ["cluster", "up", "--site", site, *words.split(), "--dry-run"])
     assert (done.exit_code, said in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "lives", "alive", "of_node", "words"),
+    [
+        ("up", True, True, "joined", "joined (late)"),
+        ("up", True, False, "joined", "lost"),
+        ("starting", True, False, "joined", "joined (late)"),  # Ray does not count it yet
+        ("ended", False, False, "joined", "gone"),
+        ("up", True, False, "failed", "failed (late)"),
+        ("ended", False, False, "failed", "failed (late)"),
+    ],
+)
+def test_a_node_is_lost_or_gone_if_it_had_joined(
+    state: str, lives: bool, alive: bool, of_node: str, words: str
+) -> None:
+    states = (("starting", ""), (of_node, "late"))
+    nodes = [SimpleNamespace(state=each, message=message) for each, message in states]
+    status: Any = SimpleNamespace(
+        state=state, lives=lives, nodes=nodes, is_alive=lambda node: alive
+    )
+    assert [node_in_words(status, index) for index in (0, 1)] == ["starting", words]
+
+
+def test_a_cluster_as_data_has_what_ray_counts_and_no_secrets() -> None:
+    cluster = living("one").model_copy(update={"created": 5.0, "job": "77"})
+    head = Head(host="a", gcs="a:1", client="ray://a:3", dashboard="http://d:2", mlflow="http://m",
+                mlflow_answers=True, mlflow_error="slow", incarnation="secret")  # fmt: skip
+    nodes = [
+        Node(host=host, state="joined", address=host * 2, seconds={"ray": 2.5}) for host in "ab"
+    ]
+    status: Any = SimpleNamespace(
+        cluster=cluster, head=head, nodes=nodes, state="up", why="late", lives=True, wanted=3,
+        alive_count=1, alive=SimpleNamespace(cpus=8.0, gpus=2.0),
+        job=SimpleNamespace(state="RUNNING", reason="Priority"),
+        is_alive=lambda node: node.host == "a",
+    )  # fmt: skip
+    own = {"name": "one", "state": "up", "why": "late", "site": "local", "backend": "local"}
+    own |= {"job": "77", "slurm_state": "RUNNING", "slurm_reason": "Priority", "created": 5.0}
+    own |= {"working_folder": "/", "nodes_wanted": 3}
+    ray = {"nodes_alive": 1, "cpus": 8.0, "gpus": 2.0, "gcs": "a:1", "client": "ray://a:3"}
+    ray |= {"dashboard": "http://d:2", "mlflow": "http://m", "mlflow_answers": True}
+    each = [("a", "aa", "joined", True), ("b", "bb", "lost", False)]
+    keys = ("host", "address", "state", "alive")
+    rows = [dict(zip(keys, row, strict=True)) | {"seconds": {"ray": 2.5}} for row in each]
+    assert as_data(status) == own | ray | {"mlflow_error": "slow", "nodes": rows}
+    status.head, status.alive = None, None
+    without = dict.fromkeys(("gcs", "client", "dashboard", "mlflow"))
+    without |= {"cpus": 0.0, "gpus": 0.0, "mlflow_answers": False, "mlflow_error": ""}
+    assert as_data(status) == own | ray | without | {"nodes": rows}
 
 
 def test_of_more_hosts_the_first_are_taken() -> None:
@@ -314,3 +369,46 @@ def test_logs(own_home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().out == "two\n"
     wrong = CLI.invoke(app, ["cluster", "logs", "c"])
     assert (wrong.exit_code, "valid: a, b" in wrong.output) == (2, True)
+
+
+def test_logs_are_followed_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda words, check: asked.append(words))
+    folder = prepare(living())
+    files = [folder.log_of(name) for name in "ab"]
+    for file in files:
+        file.touch()
+    CLI.invoke(app, ["cluster", "logs", "-f"])
+    CLI.invoke(app, ["cluster", "logs", "b", "--cluster", "mine", "-n", "3"])
+    a, b = map(str, files)
+    assert asked == [["tail", "--lines=100", "--follow", a, b], ["tail", "--lines=3", b]]
+
+
+@pytest.mark.parametrize("error", [RunError("it hangs"), UserError("elsewhere")])
+def test_down_all_ends_the_others_if_one_fails(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def down(folder: ClusterFolder, grace_s: float, tell: object, remove: bool) -> list[str]:
+        asked.append((folder.name, grace_s, remove))
+        if folder.name == "one":
+            raise error
+        return ["/tmp/x stays"] if folder.name == "three" else []
+
+    monkeypatch.setattr("raysuite.cluster.client.down", down)
+    assert CLI.invoke(app, ["cluster", "down", "--all"]).stdout == "no cluster is running\n"
+    for name in ("old", "ended"):
+        folder = prepare(living(name).model_copy(update={"started": 1.0}))
+    folder.write(Stop(reason="down", deadline=0.0))
+    for name in ("one", "two", "three"):
+        prepare(living(name))
+    done = CLI.invoke(app, ["cluster", "down", "--all", "--grace", "7", "--remove"])
+    assert sorted(asked) == [(name, 7, True) for name in ("old", "one", "three", "two")]
+    assert done.exit_code == 1
+    assert sorted(done.stdout.splitlines()) == ["old is down", "two is down"]
+    assert sorted(done.stderr.splitlines()) == ["/tmp/x stays", str(error)]
+    asked.clear()
+    alone = CLI.invoke(app, ["cluster", "down", "one"])
+    assert (alone.exit_code, asked) == (1 + isinstance(error, UserError), [("one", 30, False)])
+    assert CLI.invoke(app, ["cluster", "down", "two"]).exit_code == 0

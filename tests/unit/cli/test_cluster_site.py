@@ -113,3 +113,17 @@ def test_questions_are_asked_again_until_the_answer_is_valid(
         "image": "/images/a.sif",
     }
     assert "got 'soon'" in capfd.readouterr().err
+
+
+def test_an_answer_that_is_left_empty_is_the_value_of_the_site_it_begins_with(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = {"modules": ("GCC/12", "CUDA"), "nodes": 4, "scratch": "/old", "image": "/a.sif"}
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n" * 10 + "-\n"))
+    found = {key: value for key, value in ask_all("slurm", given).items() if value is not None}
+    assert found == {"modules": ["GCC/12", "CUDA"], "nodes": 4, "scratch": "/old"}
+    monkeypatch.setattr("sys.stdin", io.StringIO("-\n\n"))
+    assert ask_all("local", given) == {"scratch": None, "image": "/a.sif"}
+    said = capfd.readouterr().err
+    assert said.count("An empty answer keeps the value in brackets; - leaves a key out.") == 2
+    assert "Apptainer image (a path) [/a.sif]:" in said

@@ -17,7 +17,18 @@ from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
 from raysuite.cli.console import print_text
-from raysuite.cli.data import _as_data, _sizes, _span, _summary, data
+from raysuite.cli.data import (
+    _as_data,
+    _print_conversion,
+    _print_report,
+    _sizes,
+    _span,
+    _summary,
+    data,
+    parse_size,
+)
+from raysuite.data.convert import Summary
+from raysuite.data.findings import Finding, Report
 from raysuite.data.synthesis import plan_synthetic_set
 from raysuite.data.synthesis.making import Made, locked
 from raysuite.orchestrate.synthetic_data import NodeEnd
@@ -395,3 +406,76 @@ def test_a_rate_of_making_is_of_the_images_that_were_not_there(
     made = Made("x", 100, 9, 4, drawn // 25, drawn, 5.0, "")
     assert _as_data(synthetic, made)["images_per_s"] == rate
     assert _summary(synthetic, made).endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("written", "first"),
+    [
+        (3, "/t: 3 shards"),
+        (1, "/t: 1 of 3 shards were written, the others were complete"),
+        (0, "/t: nothing to do: all 3 shards are complete"),
+    ],
+)
+def test_a_conversion_tells_what_it_wrote_and_what_it_left_out(
+    written: int, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad: Any = (SimpleNamespace(path="a.jpg", reason="cut"), SimpleNamespace(path="b", reason="x"))
+    conversion: Any = SimpleNamespace(
+        target=Path("/t"),
+        source=Path("/s"),
+        synsets=False,
+        classes=("a", "b"),
+        shorter_side=None,
+        passed_over=0,
+    )
+    summary = Summary(8, 4, 2, 1, 3, 2_500_000, written, bad)
+    _print_conversion(conversion, summary, shown=1)
+    images = "8 training and 4 validation images of 2 classes, labels from 1, 2.5 MB"
+    skipped = ["skipped, because they cannot be read: 2", "  a.jpg: cut"]
+    more, spec = "  and 1 more, in /t/manifest.json", "in a spec: data: "
+    block = '{name: tfrecord, path: "/t", classes: 2, image_size: 224}'
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [first, images, *skipped, more, f"{spec}{block}"]
+    conversion.synsets, conversion.passed_over = True, 5
+    _print_conversion(conversion, summary)
+    *_, second, passed, last = capsys.readouterr().out.splitlines()
+    assert second == "  b: x"
+    assert passed.startswith("skipped, because they are not images: 5 files or folders;")
+    assert last == f'{spec}{{name: imagenet, format: tfrecord, path: "/t"}}'
+
+
+def test_notes_and_errors_are_counted_and_cut_each_by_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    notes = [Finding(f"n{n}", -1, "file", "odd", note=True) for n in range(3)]
+    wrong = [Finding(f"w{n}", n, "file", "bad") for n in range(2)]
+
+    def printed(*findings: Finding) -> list[str]:
+        _print_report(Report(Path("/set"), "", {}, findings), 2)
+        return capsys.readouterr().out.splitlines()
+
+    more = "  and 1 more; --limit-shown or --json shows them"
+    cut = ["3 notes:", "  n0: odd", "  n1: odd", more]
+    errors = ["2 wrong:", "  w0 at byte 0: bad", "  w1 at byte 1: bad"]
+    assert printed(*wrong, *notes) == ["/set", *cut, *errors]
+    assert printed(*notes[:1]) == ["/set", "1 note:", "  n0: odd", "no errors found"]
+
+
+def test_a_size_is_of_a_square_or_width_and_height() -> None:
+    assert [parse_size(each) for each in ("64", "500x375")] == [(64, 64), (500, 375)]
+
+
+def test_the_sets_of_a_spec_are_a_list_also_if_there_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        f"name: x\nmodel: resnet20\ndata: {{name: mnist, root: {tmp_path}/m}}\n"
+        "training: {epochs: 1, global_batch: 4}\n"
+        "synthetic_data: {mnist: {images: 30, size: 14, seed: 5}}\n"
+    )
+    [made] = json.loads(done("make", file, "--dry-run", "--json").stdout)
+    assert Path(made["path"]).parent == tmp_path / "m"
+    assert (made["train"], made["seed"], made["content"]) == (30, 5, "natural")
+    nothing = file.read_text().partition("synthetic_data")[0]
+    file.write_text(nothing)
+    assert json.loads(done("make", file, "--json").stdout) == []
+    assert done("make", file).stdout == f"{file} has no `synthetic_data`; nothing was made\n"

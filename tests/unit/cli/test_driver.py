@@ -14,16 +14,19 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 import raysuite.cli
+from raysuite import __version__
 from raysuite.__main__ import command
 from raysuite.cli import app, load_verb
 from raysuite.cli.console import print_text
-from raysuite.cli.driver import SuiteWork, print_how_to_resume, print_what_changed
+from raysuite.cli.driver import SuiteWork, _tell_stop, print_how_to_resume, print_what_changed
 from raysuite.cli.request import Request, RunRequest, SweepRequest
+from raysuite.cli.run_options import budget_seconds, numbers
 from raysuite.errors import UserError
 from raysuite.files import sqlite_uri
 from raysuite.orchestrate import budget, preflight
@@ -31,7 +34,9 @@ from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.suite import Listener
 from raysuite.orchestrate.timings import Timings, timing_lines
 from raysuite.orchestrate.tracking import Tracking
+from raysuite.plan import make_plans
 from raysuite.records import Journal, Results, RunFailed, RunFinished
+from raysuite.records.schema import SCHEMA
 from raysuite.report import build
 from raysuite.spec import parse_document
 from raysuite.train.stop_together import Stop
@@ -53,6 +58,9 @@ def test_a_dry_run_shows_what_is_left_and_failed_runs_only_where_they_are_repeat
     asked = ["run", "--resume-from", str(results.folder), "--dry-run", *words]
     shown, done = (CliRunner().invoke(app, [*asked, *more]) for more in ([], ["--json"]))
     assert (shown.exit_code, done.exit_code) == (0, 0), done.output
+    assert ("to repeat it from its first step" in shown.stderr) == (not words)
+    assert ("nothing to resume" in shown.stderr) == (not words and not missing)
+    assert ("nothing is left to run" in shown.stdout) == (not left)
     assert [each["index"] for each in json.loads(done.stdout)] == left
     assert before == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
 
@@ -351,6 +359,12 @@ def test_a_run_that_an_earlier_budget_left_out_is_left_and_needs_ray(
     assert str(done.exception) == "Ray"  # which was asked for
 
 
+def test_times_and_lists_of_numbers_are_read_with_their_units() -> None:
+    times = {"90s": 90, "5m": 300, "1.5h": 5400, " 0.5m ": 30}
+    assert {text: budget_seconds(text) for text in times} == times
+    assert (numbers("--x", "4, 1,2"), numbers("--x", "0", 0)) == ([4, 1, 2], [0])
+
+
 def test_a_budget_begins_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[SuiteWork] = []
     monkeypatch.setattr("raysuite.cli.driver.drive", asked.append)
@@ -400,7 +414,11 @@ def test_a_store_that_fails_changes_no_exit_code_and_no_summary(
     uri = sqlite_uri(tmp_path / "mlflow.db")
     done = resumed(tmp_path, monkeypatch, fails, "--json", "--tracking-uri", uri)
     assert done.exit_code == code, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["kind"] == "summary"
+    ended = {"failed": 1, "finished": 1} if fails else {"finished": 2}
+    first, last = map(json.loads, done.stdout.splitlines())
+    assert last == {"kind": "summary", "folder": str(tmp_path), "runs": ended}
+    known = {"version": __version__, "record_schema": SCHEMA}
+    assert first == {"kind": "results", "folder": str(tmp_path), **known}
     assert "could not be written" in done.stderr
 
 
@@ -508,3 +526,95 @@ def test_the_command_of_the_provenance_has_all_that_chooses_the_runs(tmp_path: P
     assert shlex.split(new.command()) == words
     again = RunRequest(**plain | {"retry_failed": True}, resume_from=Path("results/a"))
     assert again.command() == "raysuite run --resume-from results/a --retry-failed"
+
+
+@pytest.mark.parametrize(
+    ("words", "track", "sent"),
+    [((), True, True), ((), False, False), (("--no-mlflow",), True, False)],
+)
+def test_mlflow_is_sent_what_the_spec_tracks_unless_it_is_refused(
+    words: tuple[str, ...],
+    track: bool,
+    sent: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str | None] = []
+
+    def tracking(uri: str | None, show: object) -> Broken:
+        made.append(uri)
+        return Broken(AssertionError(), 99)
+
+    monkeypatch.setattr("raysuite.cli.driver.Tracking", tracking)
+    monkeypatch.setattr(SuiteWork, "track", ["mlflow"] if track else [])
+    done = resumed(tmp_path, monkeypatch, {}, "--quiet", "--tracking-uri", "sqlite:///x", *words)
+    assert done.exit_code == 0, done.output
+    assert made == (["sqlite:///x"] if sent else [])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"), [(None, ["KILLED"]), (100.0, ["KILLED"]), (10.0, []), (-5.0, [])]
+)
+def test_a_stop_is_written_to_mlflow_only_if_there_is_time(
+    seconds: float | None,
+    kept: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sent: list[str] = []
+    results = write_results(tmp_path, spec=ONE_RUN)
+    work: Any = SimpleNamespace(request=SimpleNamespace(as_json=True, verb="run"), results=results)
+    stop = Stop("time_limit", None if seconds is None else time.time() + seconds)
+    tracking: Any = SimpleNamespace(sync=lambda found, status: sent.append(status))
+    for given in (tracking, None):
+        _tell_stop(work, stop, given)
+        shown = capsys.readouterr()
+        assert json.loads(shown.out)["runs"] == {"finished": 2}
+        assert shown.err.startswith("stopped (time limit); resume with: raysuite run --resume-from")
+    assert sent == kept
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_timings_are_printed_on_request_and_beside_json_on_stderr(
+    as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
+    words = ["--json"] if as_json else []
+    plain = resumed(tmp_path, monkeypatch, {}, "--no-mlflow", *words)
+    assert "phase" not in plain.stdout + plain.stderr
+    again = CliRunner().invoke(
+        app, ["run", "--resume-from", str(tmp_path), "--no-mlflow", "--timings", *words]
+    )
+    assert [("phase " in each) for each in (again.stdout, again.stderr)] == [not as_json, as_json]
+
+
+@pytest.mark.parametrize(
+    ("script", "address", "needed"),
+    [(True, None, False), (True, "a:1", True), (False, None, True), (False, "a:1", True)],
+)
+def test_scripts_need_ray_only_on_a_cluster(
+    script: bool, address: str | None, needed: bool, tmp_path: Path
+) -> None:
+    text = "name: x\nscript: {command: ['/bin/true']}\n" if script else ONE_RUN
+    plans = make_plans(parse_document(text.replace("REPEATS", "1"), "x"), 0)
+    request: Any = SimpleNamespace(address=address)
+    works = [SuiteWork(request), SuiteWork(request)]
+    for work, left in zip(works, (plans, []), strict=True):
+        work.plans = left
+    assert [work.on_ray for work in works] == [needed, False]
+
+
+@pytest.mark.parametrize("stop", [None, Stop("interrupted")])
+def test_a_budget_is_settled_unless_the_suite_was_stopped(
+    stop: Stop | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the repeats that are left could not be resumed."""
+    monkeypatch.setattr("raysuite.orchestrate.suite.run", lambda *given: stop)
+    monkeypatch.setattr(budget, "settle", lambda results: ["settled"])
+    for seconds in (600.0, None):
+        request: Any = SimpleNamespace(address=None, budget_s=seconds)
+        work = SuiteWork(request)
+        work.opened, work.plans, work.found = write_results(tmp_path, spec=ONE_RUN), [], {}
+        assert work.execute(Capacity((Node(2, 0),)), Listener(lambda: None)) is stop
+        assert work.remarks == (["settled"] if seconds and stop is None else [])
+        assert (tmp_path / budget.FILE).exists() == (seconds is not None)

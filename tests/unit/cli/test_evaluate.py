@@ -13,11 +13,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.evaluate import _show_classes
+from raysuite.cli.evaluate import _MOST_CLASSES, _show_classes, _task_columns
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, Journal, Results
 from raysuite.track.model_registry import weights_of
-from raysuite.train.evaluation import Evaluation
+from raysuite.train.evaluation import Evaluation, TaskEvaluation
 from tests.unit.train.conftest import plan_of
 from tests.unit.train.conftest import run as execute
 
@@ -129,3 +129,36 @@ def test_confused_classes_are_a_part_of_the_true_one(capsys: pytest.CaptureFixtu
     assert lines[-2:] == ["b taken for c: 4 of 5", "a taken for b: 3 of 8"]
     [row] = [line.split() for line in lines if line.split()[:1] == ["b"]][:1]
     assert row[1:] == ["5", "25.0%", "20.0%", "0.222"]  # 1 of 4 predictions, and of 5 images
+
+
+def test_of_many_classes_those_with_the_lowest_recall_are_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Class n of 42 has n of its 41 samples right; the last has no sample."""
+    size = _MOST_CLASSES + 2
+    labels = np.repeat(np.arange(size - 1), size - 1)
+    place = np.tile(np.arange(size - 1), size - 1)
+    predicted = np.where(place < labels, labels, (labels + 1) % (size - 1))
+    names = tuple(f"class{n}" for n in range(size))
+    found = Evaluation(names, labels, predicted, np.ones(len(labels), np.float32), 0.5)
+    _show_classes(found, {"split": "train"}, as_json=False)
+    text = capsys.readouterr().out
+    assert f"the {_MOST_CLASSES} classes with the lowest recall, of {size}" in text
+    listed = [line.split() for line in text.splitlines() if line.split()[:1] and "%" in line]
+    rows = [line for line in listed if line[0].startswith("class") and line[1] == "41"]
+    assert [line[0] for line in rows] == [f"class{n}" for n in range(_MOST_CLASSES)]
+    assert "class41" not in text.partition("taken for")[0]
+
+
+def test_columns_of_outputs_are_numbered_where_there_are_several() -> None:
+    pairs = np.array([[1.0, 2.0]]), np.array([[0.25]])
+    names, rows = _task_columns(TaskEvaluation(1, 0.5, {}, pairs))
+    assert (names, [*rows]) == (["target_0", "target_1", "output"], [["1", "2", "0.25"]])
+    names, rows = _task_columns(TaskEvaluation(1, 0.5, {}, None))
+    assert (names, [*rows]) == ([], [])
+
+
+def test_the_training_split_is_evaluated_on_request(trained: Trained) -> None:
+    words = ["evaluate", str(trained[0].folder), "--split", "train", "--json"]
+    found = json.loads(CliRunner().invoke(app, words).stdout)
+    assert (found["split"], found["samples"]) == ("train", 1437)

@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
+from raysuite.cli.image import _choice
+from raysuite.images.recipe import EXTRAS, Variant
 
 ROOT = Path(__file__).parents[3]
 
@@ -26,6 +28,13 @@ def _a_program_called_apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def image(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["image", *map(str, arguments)])
+
+
+def test_extras_are_all_some_or_none() -> None:
+    some = ("horovod", "deepspeed")
+    extras = {None: EXTRAS, "none": (), "horovod, deepspeed": some, "horovod": some[:1]}
+    assert {given: _choice(Variant.CUDA, given).extras for given in extras} == extras
+    assert _choice(Variant.CUDA, None).variant is Variant.CUDA
 
 
 def test_a_dockerfile_stands_beside_what_it_copies(tmp_path: Path) -> None:

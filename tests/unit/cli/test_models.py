@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
+from raysuite.cli.models import _gflop
 from raysuite.models import cost_of
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
@@ -48,6 +49,10 @@ def test_figures_are_those_of_cost_of() -> None:
     assert (stem, parameters, gflop) == ("large", "11,689,512", "1.814")
     assert float(activations) == pytest.approx(cost.activation_bytes / 2**20, abs=0.05)
     assert float(gradients) == pytest.approx(cost.gradient_bytes / 2**20, abs=0.05)
+
+
+def test_operations_of_small_networks_have_an_exponent() -> None:
+    assert [_gflop(n) for n in (999_999, 1_000_000, 2_500_000_000)] == ["1.0e-03", "0.001", "2.500"]
 
 
 def test_a_stem_of_ones_choice_where_there_are_two() -> None:

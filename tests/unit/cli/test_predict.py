@@ -273,6 +273,15 @@ def test_simulated_pipelines_have_a_trace(folder: Path) -> None:
     assert 64 / 500 / 2 < step < 64 / 500
 
 
+def test_a_trace_is_of_the_first_run_and_json_has_no_chart(folder: Path) -> None:
+    asked = ("simulate", *ONE, "strategy=ddp", "--workers", "2,8", *RATE, "--json", "--gantt")
+    first, second = json.loads(run(*asked, "--trace", "first.json"))
+    events = json.loads(Path("first.json").read_text("utf-8"))["traceEvents"]
+    ends = [each["ts"] + each["dur"] for each in events if each["ph"] == "X"]
+    assert max(ends) == pytest.approx(first["step_s"] * 1e6)
+    assert second["step_s"] < first["step_s"] / 2
+
+
 PIPED = "strategy={name: pipeline, schedule: gpipe, micro_batches: 4}"
 ONE = ("spec.yaml", "matrix=null", "training.global_batch=64")
 RATE = ("--images-per-second", "9", "--network", "hdr-fat-tree")
@@ -293,6 +302,12 @@ def refused(*arguments: str) -> str:
         (("predict", "spec.yaml", "--calibration", "/bin/true"), "is not a calibration"),
         (("simulate", "spec.yaml", "--images-per-second", "9", "--network", "/bin/true"), "read"),
         (("simulate", *ONE, *BY_C, PIPED, "resources.workers=2", "--jitter", "0.5"), "--jitter"),
+        (("simulate", *ONE, *BY_C, PIPED, "resources.workers=2", "--straggler", "2"), "--jitter"),
+        (
+            ("simulate", *ONE, *BY_C, PIPED, "resources.workers=2", "--storage-per-second", "9"),
+            "--jitter",
+        ),
+        (("simulate", *ONE, *BY_C, "--per-second", "9"), "give one of"),
         (("simulate", *ONE, *BY_C, "strategy=fsdp", "resources.workers=2"), "no run with fsdp"),
         (("simulate", *ONE, *BY_C, "loader=memory"), "no run with memory"),
         (
@@ -302,6 +317,15 @@ def refused(*arguments: str) -> str:
         (("recommend", "spec.yaml", *BY_C, "model=resnet20x"), "resnet20x"),
         (("recommend", "spec.yaml", *BY_C, "matrix=null", "training=null"), "--batches"),
         (("recommend", "spec.yaml", *BY_C, "--batches", "64", "--memory-gib", "1e-6"), "limits"),
+        (("recommend", "spec.yaml", *BY_C, "--batches", "64", "--node-hours", "1e-9"), "limits"),
+        (
+            ("recommend", "spec.yaml", *BY_C, "--batches", "64", "--least-efficiency", "9"),
+            "candidate's time",
+        ),
+        (
+            ("recommend", "spec.yaml", *BY_C, "--batches", "64", "--goal", "energy"),
+            "candidate's energy",
+        ),
         (
             ("recommend", "spec.yaml", *BY_C, "--workers", "2", "--least-efficiency", "0.5"),
             "--workers 1,2",

@@ -20,6 +20,8 @@ from raysuite.records import (
     Record,
     Results,
     RunFailed,
+    RunFinished,
+    RunStopped,
     SamplesSkipped,
 )
 from raysuite.records.live import LivePosition, live_file
@@ -126,6 +128,43 @@ def test_quiet_tells_errors_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == (
         "run 2 of 2  ddp · dali · 1 worker  failed: ValueError: [red]no[/red] data\n"
     )
+
+
+def test_quiet_tells_stops_and_an_early_end_is_told_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = RunStopped(run_id="", reason="time_limit", epoch=1, step=30)
+    for quiet in (True, False):
+        stage = Stage(tmp_path / str(quiet), quiet=quiet)
+        first, second = stage.plans
+        *begun, end = run_records(first)
+        assert isinstance(end, RunFinished)
+        stage.write(first, *begun[:3], stop)
+        stage.write(second, *begun, end.model_copy(update={"stopped_early": True}))
+        said = stage.poll() + capsys.readouterr().err
+        assert ("finished by early stopping: " in said) != quiet
+        wanted = "run 1 of 2  ddp · native · 1 worker  stopped (time limit) in epoch 2"
+        assert said.count(wanted) == 1
+        assert stage.progress.totals() == "1 finished · 1 stopped"
+
+
+def test_only_a_run_that_is_going_on_has_a_position(tmp_path: Path) -> None:
+    """A file of an attempt that has ended may be left."""
+    stage = Stage(tmp_path)
+    plan = stage.plans[0]
+    file = live_file(stage.results.journal_file(plan.run_id))
+    stage.write(plan, *run_records(plan, FAILURE))
+    epochs = stage.plans[0].spec.training.epochs // 2
+    file.write_text(position(5, 320, epoch=epochs).model_dump_json())
+    stage.poll()
+    run = stage.progress.runs[0]
+    assert (run.live, run.epoch_text, run.images_to_go) == (None, str(epochs), 0)
+    assert run.images_done == epochs * plan.dataset.train_samples
+    stage.write(plan, run_records(plan)[0].model_copy(update={"first_epoch": epochs}))
+    stage.poll()
+    assert (run.status, run.epoch_text) == ("running", f"{epochs + 5 / 23:.1f}")
+    assert run.images_done == epochs * plan.dataset.train_samples + 320
+    assert run.images_to_go == 3 * plan.dataset.train_samples - run.images_done
 
 
 def test_json_is_the_records(tmp_path: Path) -> None:

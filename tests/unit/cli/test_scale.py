@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
+from raysuite.cli.scale import _name
 
 OPTIONS: dict[str, tuple[str, Any]] = {
     "--name own": ("name", "own"),
@@ -75,6 +76,12 @@ def test_an_option_is_that_key_of_the_spec_alone(words: str) -> None:
     (plan,) = planned("--workers", "4", "--repeats", "1", *words.split())
     assert values(plan) == {**DEFAULTS, key: value}
     assert plan["workers"] == 4
+
+
+def test_results_are_named_by_the_script_or_module() -> None:
+    names = {("../a b.py", "-m"): "a-b", ("-m", "package.train", "x"): "package.train"}
+    names |= {("-m",): "m", ("_.py",): "script"}
+    assert {words: _name(list(words)) for words in names} == names
 
 
 def test_a_mistake_of_a_script_is_reported_without_a_network_that_it_does_not_have() -> None:

@@ -85,6 +85,9 @@ def test_one_for_cpus_alone_is_checked_there(asked: list[Request]) -> None:
     for given, device in ((["ddp"], "auto"), (["ddp", "{name: jax}"], "cpu")):
         plans = _validated(given, 2, {"accumulate": 1}, None, None)
         assert {plan.spec.resources.device for plan in plans} == {device}
+    for accumulate, batch in ((1, 8), (3, 24)):  # 4 samples of each worker at a time
+        (plan,) = _validated(["ddp"], 2, {"accumulate": accumulate}, None, None)
+        assert (plan.micro_batch, plan.global_batch) == (4, batch)
 
 
 def test_a_failure(asked: list[Request]) -> None:

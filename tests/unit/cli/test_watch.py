@@ -14,6 +14,7 @@ from raysuite.cli import app
 from raysuite.cluster import suites
 from raysuite.cluster.suites import LOCK, has_driver
 from raysuite.records import Journal, Results, RunFailed, RunStopped
+from raysuite.records.journal import DECIDED, Decided
 from raysuite.records.live import LivePosition, live_file
 from tests.fake_results import run_records, write_results
 from tests.fake_sweeps import write_sweep
@@ -142,3 +143,15 @@ def test_a_sweep(tmp_path: Path) -> None:
     assert "starting" not in seen.stdout.splitlines()[-1]
     shown = CliRunner().invoke(app, ["watch", str(results.folder), "--once"])
     assert "Trial" in shown.stdout
+
+
+@pytest.mark.parametrize("decided", [None, Decided([], is_all=False)])
+def test_a_sweep_that_has_not_chosen_all_its_trials_can_be_resumed(
+    tmp_path: Path, decided: Decided | None
+) -> None:
+    results = write_sweep(tmp_path, trials=2)
+    assert CliRunner().invoke(app, ["watch", str(tmp_path)]).exit_code == 0
+    (tmp_path / DECIDED).unlink()
+    if decided is not None:
+        results.write_decided(decided)
+    assert CliRunner().invoke(app, ["watch", str(tmp_path)]).exit_code == os.EX_TEMPFAIL

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from raysuite.records import GateVerdict, Ratio, Results, Row, RunFailed, summarize
 from raysuite.report import build, collect
-from raysuite.report.page import _measured, script_json
+from raysuite.report.page import _baselines, _measured, script_json
 from raysuite.report.tables import (
     _EFFICIENCY,
     Sheet,
@@ -139,10 +139,12 @@ def test_a_verdict_has_the_errors_that_were_measured() -> None:
         cached=True, message="slow",
     )  # fmt: skip
     errors = ("1.2e-07", "3.4e-07", "0.05", "1e-05")
-    unbound = verdict.model_copy(update={"tolerance": None, "error_16_bits": None, "cached": False})
+    unbound = verdict.model_copy(update={"tolerance": None, "cached": False})
+    in_fp32 = verdict.model_copy(update={"error_16_bits": None, "rule": "", "message": ""})
     for each, cells in (
         (verdict, (*errors, "equal; slow; found earlier on an equal machine")),
-        (unbound, (*errors[:2], "–", "–", "equal; slow")),
+        (unbound, (*errors[:3], "–", "equal; slow")),
+        (in_fp32, (*errors[:2], "–", errors[3], "found earlier on an equal machine")),
         (None, ("–",) * 5),
     ):
         run: Any = SimpleNamespace(plan={"seed": 7}, gate="passed", verdict=each)
@@ -318,3 +320,17 @@ def test_every_figure_of_repeats_has_its_interval(tmp_path):
     assert all(
         time.write(row).endswith(f", {row.epochs_to_accuracy.mean:.3g} epochs") for row in rows
     )
+
+
+def test_a_pages_data_has_six_digits_and_no_tags() -> None:
+    data = {"<b>": [1.23456789, 1234567, 123456.7, float("nan"), True, "1.23456789"]}
+    written = script_json(data)
+    assert written == '{"\\u003cb\\u003e":[1.23457,1234567,123457.0,null,true,"1.23456789"]}'
+
+
+def test_a_baseline_is_listed_with_what_is_measured_against_it() -> None:
+    def row(name: str, baseline: str | None) -> Any:
+        return SimpleNamespace(name=name, baseline=baseline, is_baseline=name == baseline)
+
+    rows = [row("a", "a"), row("b", "a"), row("c", None), row("d", "d"), row("e", "a")]
+    assert _baselines(rows).cells == (("a", "b; e"), ("d", "itself alone"))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import vl_convert
 
-from raysuite.records import Row, make_rows, results_figures
-from raysuite.records.confusion import class_figures
-from raysuite.report.classes import MOST_ROWS, class_sheet, confusion
+from raysuite.records import Row, RunFinished, make_rows, results_figures
+from raysuite.records.confusion import ClassFigures, class_figures
+from raysuite.report.classes import MOST_ROWS, class_sheet, classified, confusion
 from raysuite.report.plot import pictures, points
 from tests.fake_results import TWELVE_ROWS, write_results
 
@@ -35,6 +36,10 @@ def test_a_square_holds_the_share_of_its_true_class(rows: list[Row]) -> None:
     assert found["c0", "c0"] == 0.8
     assert found["c2", "c1"] == 0.5
     assert len(found) == 9
+    assert plot.note.endswith(f" {len(rows) - MOST_ROWS} further rows are in the table of classes.")
+    few = confusion(rows[:MOST_ROWS])
+    assert few is not None
+    assert "further" not in few.note
     vl_convert.vegalite_to_vega(plot.spec(600))
     assert pictures(plot)[".png"].startswith(b"\x89PNG")
 
@@ -62,3 +67,21 @@ def test_many_classes_are_in_the_table_alone(tmp_path: Path) -> None:
     sheet = class_sheet(rows)
     assert sheet is not None
     assert len(sheet.cells) == size * len(rows)
+
+
+def test_repeats_are_summed_and_without_a_matrix_the_last_one_counts(rows: list[Row]) -> None:
+    run = rows[0].runs[0]
+    assert isinstance(run.end, RunFinished)
+
+    def summed(*each: ClassFigures | None) -> list[ClassFigures]:
+        ends = [run.end and run.end.model_copy(update={"classes": classes}) for classes in each]
+        runs = tuple(replace(run, end=end) for end in ends)
+        return [found for _, found in classified([replace(rows[0], runs=runs)])]
+
+    one, two = (class_figures(["a", "b"], m) for m in ([[3, 1], [0, 2]], [[1, 1], [1, 5]]))
+    whole = class_figures(["a", "b"], [[4, 2], [1, 7]])
+    assert summed(one, two) == summed(one, None, two) == [whole]
+    bare = two.model_copy(update={"confusion": None})
+    assert summed(one, bare) == [bare]
+    assert summed(bare, one) == [one]
+    assert summed(one, class_figures(["a", "c"], [[1, 1], [1, 5]])) == summed(None) == []

@@ -9,6 +9,7 @@ from raysuite.records.loader_rates import Failure, LoadingBench, Timing, loading
 from raysuite.report.loader_page import (
     Diagnosis,
     build,
+    described,
     diagnose,
     loaders_sheet,
     markdown,
@@ -195,3 +196,13 @@ def test_figures_of_a_candidate_are_those_of_its_own_timings_by_hand():
     assert (row.others.values, row.start_seconds.values) == ((1.0, 0.0), (2.0, 3.0))
     assert row.failure == "lost"
     assert [number for number, _ in row.throughput.rounds] == [0, 1]
+
+
+def test_a_comparison_is_described_by_what_was_timed():
+    bench = fake_bench(DECODING)
+    method = "224 pixels, augmentation resized_crop_flip, batches of 64 on the CPU; 3 rounds of "
+    assert described(bench) == f"train split, {method}3 s each"
+    plan = bench.plan | {"split": "val", "images": 5000, "repeats": 1, "device": "gpu"}
+    other = bench.model_copy(update={"plan": plan})
+    words = "val split, 224 pixels, batches of 64 on the GPU; 1 round of 5,000 images each"
+    assert described(other) == words

@@ -6,6 +6,7 @@ import hashlib
 import html
 import json
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -61,6 +62,32 @@ def test_runs_have_seeds_verdicts_and_their_environment(results, data):
     assert data["environments"] == [ENVIRONMENT], "one environment, told once"
     assert [run["environment"] for run in data["runs"]] == [0] * 7 + [None]
     assert data["runs"][0]["started"] == "2023-11-14T22:13:20+00:00"
+
+
+def test_a_resumed_run_has_its_attempts_and_where_it_went_on(results):
+    first, *others = results_figures(results)
+    resumed = {"first_epoch": 2, "first_step": 50}
+    ended = first.end.model_copy(update={"time": 90061.5})
+    started = first.started.model_copy(update=resumed)
+    again = replace(first, started=started, end=ended, attempts=3)
+    environment = again.started.environment | {"fingerprint": "cafe", "time": 5.0}
+    moved = replace(
+        others[2], started=again.started.model_copy(update={"environment": environment})
+    )
+    later = replace(
+        moved, started=moved.started.model_copy(update={"environment": environment | {"time": 6.0}})
+    )
+    runs = [again, others[0], moved, later]
+    found = provenance(results.folder, runs, {}, {run.run_id: run.name for run in runs})
+    keys = ("attempts", "taken_up_at_epoch", "taken_up_at_step", "environment")
+    assert [tuple(run[key] for key in keys) for run in found["runs"]] == [
+        (3, 2, 50, 0),
+        (1, 0, 0, 0),
+        (1, 2, 50, 1),
+        (1, 2, 50, 1),
+    ]
+    assert found["environments"][1]["fingerprint"] == "cafe"
+    assert found["runs"][0]["ended"] == "1970-01-02T01:01:01+00:00"
 
 
 def test_commands_and_options(data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from raysuite.records import Journal, Results, RunStarted, make_rows, results_fi
 from raysuite.records.script_records import RankLog, script_records, steps_of
 from raysuite.report.build import collect
 from raysuite.report.raw_data import row_data
+from raysuite.report.script_report import _mean, script_caveats
 from raysuite.report.tables import Sheet, rows_sheet
 from raysuite.spec import parse_document
 from raysuite.track.entries import run_points, run_tags
@@ -104,3 +106,30 @@ def test_explain_names_the_number_of_nodes(results: Results) -> None:
     one, two = explain(make_rows(results_figures(results)))
     assert "nodes" not in one.evidence
     assert "2 nodes" in two.evidence
+
+
+def test_what_of_a_script_is_not_known_or_differs_is_a_caveat() -> None:
+    def row(name: str, samples: float | None, *notes: str, apart: bool = False) -> Any:
+        script = SimpleNamespace(samples_per_step=samples, notes=notes)
+        timed = [SimpleNamespace(script=script), SimpleNamespace(script=None)]
+        return SimpleNamespace(name=name, timed=timed, baseline="one", differs_in_work=apart)
+
+    one, two = row("one", 8, "odd"), row("two", None, "odd", "late", apart=True)
+    said = [*script_caveats([one, two])]
+    assert said[0].startswith("The samples of a step are not known for two: only steps/s")
+    assert said[1:] == [
+        "two trains other parameters than its baseline one: no speed-up.",
+        "one and two: odd.",
+        "two: late.",
+    ]
+    assert [*script_caveats([two])][1:] == ["two: odd.", "two: late."]  # whose baseline is missing
+    assert [*script_caveats([one])] == ["one: odd."]
+
+
+def test_a_mean_of_a_script_is_of_all_repeats_or_none() -> None:
+    def mean(*tokens: float | None) -> float | None:
+        timed = [SimpleNamespace(script=SimpleNamespace(tokens_per_step=each)) for each in tokens]
+        row: Any = SimpleNamespace(timed=timed)
+        return _mean(row, lambda each: each.tokens_per_step)
+
+    assert (mean(1, 3), mean(1, None), mean(None), mean()) == (2, None, None, None)

@@ -27,6 +27,7 @@ from raysuite.report.sweep.sweep_summary import (
     side_by_side,
     summarize_sweep,
 )
+from raysuite.report.sweep.sweep_tables import best_sheet, costs_sheet
 from raysuite.spec import parse_document
 from tests.fake_results import write_results
 from tests.fake_sweeps import SPACE, write_sweep
@@ -536,6 +537,70 @@ def test_three_goals_are_three_fronts(tmp_path):
         "pareto-accuracy-throughput",
     ]
     assert "validation accuracy and throughput" in said(report, "result")
+    drawn = {plot.name: plot for plot in report.plots if plot.name.startswith("pareto")}
+    for name, better, stairs in (
+        ("pareto-time-to-accuracy-accuracy", "left and up", "step-after"),
+        ("pareto-accuracy-throughput", "right and up", "step-before"),
+    ):
+        plot = drawn[name]
+        assert "front of these two: no other trial is better in one goal" in plot.note
+        assert f"Better lies {better}." in plot.note
+        assert plot.layers[0]["mark"]["interpolate"] == stairs
+        assert not plot.wide
+        both = [trial for trial in report.sweep.study.trials if all(trial.goals.values())]
+        line = next(trace for trace in plot.traces if trace["kind"] == "front")
+        assert line["x"] == sorted(line["x"])
+        points = [trace for trace in plot.traces if trace["kind"] == "mean"]
+        assert sum(len(trace["x"]) for trace in points) >= len(both)
+
+
+def test_an_axis_of_throughputs_has_its_unit_in_the_title_alone(front):
+    drawn = front.sweep.study
+    axis = goal_axis(replace(drawn, search=drawn.search | {"goals": ["throughput"]}))
+    assert axis.title == "images/s"
+    speeds = [trial.figures.throughput for trial in drawn.trials if trial.counts]
+    assert [name for _, name in axis.ticks][::2] == [
+        f"{v:,.0f}" for v in (min(speeds), max(speeds))
+    ]
+    assert 3 not in axis.places  # which failed
+
+
+def test_an_axis_is_logarithmic_only_for_positive_values():
+    write = "{:.3g}".format
+    places, ticks = sweep_plots._numbers({0: 0.01, 1: 1.0, 2: 0.1}, write, log=True)
+    assert places == pytest.approx({0: 0.0, 1: 1.0, 2: 0.5})
+    assert ticks == [(0.0, "0.01"), (0.5, "0.1"), (1.0, "1")]
+    places, ticks = sweep_plots._numbers({0: 0.0, 1: 1.0, 2: 0.1}, write, log=True)
+    assert places == pytest.approx({0: 0.0, 1: 1.0, 2: 0.1})
+    assert sweep_plots._numbers({4: 2.0, 5: 2.0}, write) == ({4: 0.5, 5: 0.5}, [(0.5, "2")])
+    assert sweep_plots._numbers({}, write) == ({}, [])
+
+
+def test_costs_are_by_state_with_their_share(asha):
+    states = ("finished", "failed", "finished")
+    trials = [
+        replace(trial, worker_seconds=900.0 + 1800 * n, status=status)
+        for n, (trial, status) in enumerate(zip(asha.sweep.study.trials, states, strict=False))
+    ]
+    sheet = costs_sheet(replace(asha.sweep.study, trials=tuple(trials)))
+    hours = {
+        "finished": ("2", "5,400.0", "1.50", "66.7 %"),
+        "failed": ("1", "2,700.0", "0.75", "33.3 %"),
+    }
+    cells = {line[0]: (line[1], *line[3:]) for line in sheet.cells}
+    assert cells == hours | {"all": ("3", "8,100.0", "2.25", "100.0 %")}
+    few = costs_sheet(replace(asha.sweep.study, trials=(trials[0],)))
+    assert few.cells[-1][4:] == ("0.2500", "100.0 %")
+
+
+def test_of_many_trials_the_ten_best_are_in_the_table(asha):
+    sheet = best_sheet(asha.sweep.study)
+    assert sheet.title == "Best trials: the first 10 of 12"
+    assert [cells[0] for cells in sheet.cells] == [
+        f"trial {trial.number}" for trial in asha.sweep.study.ranked[:10]
+    ]
+    ten = replace(asha.sweep.study, trials=tuple(asha.sweep.study.ranked[:10]))
+    assert best_sheet(ten).title == "Best trials"
 
 
 def test_a_sweep_that_has_just_begun(tmp_path):

@@ -77,6 +77,9 @@ def test_listed():
     assert text.listed(["a", "b"]) == "a and b"
     assert text.listed(["a", "b", "c"]) == "a, b and c"
     assert text.listed(list("abcdefg")) == "a, b, c and 4 more"
+    assert text.listed(list("abcd")) == "a, b, c and d"
+    assert text.listed(list("abcd"), 3) == "a, b and 2 more"
+    assert text.listed([]) == ""
 
 
 @pytest.mark.parametrize(
@@ -101,3 +104,43 @@ def test_a_column_has_one_unit(unit, values, written):
 def test_an_interval_has_the_decimals_of_its_mean_in_every_unit():
     write = text.writer("s", [0.0098])
     assert text.stat(summarize([0.0097, 0.0098, 0.0102]), write) == "9.90 [9.26, 10.58] ms"
+
+
+@pytest.mark.parametrize(
+    ("unit", "values", "written"),
+    [
+        ("s", [0.5], ["500 ms"]),
+        ("s", [1.0, 0.5, 599.0], ["1.00 s", "0.500 s", "599 s"]),
+        ("s", [600.0], ["10.0 min"]),
+        ("s", [7199.0], ["120 min"]),
+        ("s", [7200.0, None], ["2.00 h"]),
+        ("s", [60.0, 7200.0, 7200.0], ["0.017 h", "2.00 h", "2.00 h"]),  # by the median
+        ("s", [0.0, 0.0, 7200.0], ["0 ms", "0 ms", "7,200,000 ms"]),
+        ("bytes", [1023.0], ["1,023 B"]),
+        ("bytes", [1024.0, 1024.0**2], ["0.001 MiB", "1.00 MiB"]),
+        ("bytes", [1024.0**3], ["1.00 GiB"]),
+        ("FLOP/s", [999.0], ["999 FLOP/s"]),
+        ("FLOP/s", [2e15], ["2.00 PFLOP/s"]),
+        ("B/s", [-2e9], ["-2.00 GB/s"]),
+        ("share", [0.5], ["50.0 %"]),
+        ("", [1500.0], ["1,500"]),
+    ],
+)
+def test_a_column_has_the_multiple_of_its_unit_that_suits_its_median(unit, values, written):
+    write = text.writer(unit, values)
+    assert [write(each) for each in values if each is not None] == written
+
+
+def test_seconds_from_a_minute_on_are_minutes():
+    assert [text.seconds(each) for each in (59.9, 60.0, 0.5)] == ["59.9 s", "1 min 00 s", "0.500 s"]
+
+
+def test_a_figure_breaks_before_its_interval_or_its_n_alone():
+    cells = {
+        "1.2 [1.1, 1.3] s": ["1.2", "[1.1,\u00a01.3]\u00a0s"],
+        "6,150 (n = 2: 3 to 9)": ["6,150", "(n", "=", "2:", "3\u00a0to", "9)"],
+        "12.0 (n = 1)": ["12.0", "(n\u00a0=\u00a01)"],
+        "2 min 05 s": ["2\u00a0min", "05\u00a0s"],
+        "met by 1 of 3": ["met", "by", "1\u00a0of", "3"],
+    }
+    assert {cell: text.paired(cell).split(" ") for cell in cells} == cells
