@@ -184,7 +184,7 @@ class Calibration(_Part):
     """The fitted model of the energy of an epoch, in joules, for devices and hosts; None if neither
     was measured in every run."""
     start: Interval
-    """Seconds of a run other than training and validation: median, 5th and 95th percentile."""
+    """Seconds of a run without training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
     """Errors of runs relative to the mean of their repeats: the smallest possible errors of
     predictions. None without repeats."""

@@ -304,8 +304,8 @@ def beside_training(
 
 def kind_of(plan: RunPlan, calibration: Calibration | None, network: str | None) -> Kind | None:
     """The kind of the simulation; None if its errors are not known. Pipelines simulated from a
-    calibration were compared with measurements, and data parallelism simulated from the rate of one
-    worker with published figures."""
+    calibration were compared with measurements. Data parallelism simulated from one worker's rate
+    was compared with published figures."""
     data = plan.model_dump(mode="json")
     if calibration is not None:
         return of_plan(data) if plan.schedule is not None and network is None else None
@@ -332,8 +332,8 @@ def with_failures(
 
 def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
     """(share of an epoch's time that a pipeline loses to its bubble, share that it loses because
-    stages take unequal times). The time of a stage is assumed to be proportional to its FLOPs, and
-    transfers to take no time."""
+    stages take unequal times). Assumptions: a stage's time is proportional to its FLOPs, and
+    transfers take no time."""
     run = RunPlan.model_validate(plan)
     assert run.schedule is not None
     stages = _layers(run, 1.0, None)

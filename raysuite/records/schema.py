@@ -411,7 +411,7 @@ class StagesMeasured(RecordBase):
     slots: list[list[Slot]]
     """[workers of the first copy][operations] of the window's first step."""
     block_seconds: list[tuple[float, float]] = Field(default_factory=list)
-    """(forward, backward) of each block with one micro-batch, if measured to balance the stages."""
+    """(forward, backward) seconds of each block for one micro-batch, if measured for `balance`."""
 
     @property
     def imbalance(self) -> float:

@@ -72,7 +72,7 @@ class Dimension(Options):
     low > 0."""
     qrandint: list[int] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: one of the multiples of step from low up to high, with equal probability;
-    with a step of 1 high is not included."""
+    with a step of 1, high is not included."""
     qlograndint: list[int] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: one of the multiples of step, as for `qrandint`, but uniform in the
     logarithm; low > 0."""
@@ -152,7 +152,7 @@ class Dimension(Options):
 
     def edges(self) -> list[Any]:
         """Values that represent the distribution: all values of a list; the ends of a range, with a
-        value between them if it has no steps; the mean of a normal distribution."""
+        value between them if the range has no steps; the mean of a normal distribution."""
         if self.kind in LISTED:
             return self.arguments
         if self.is_normal:

@@ -476,7 +476,7 @@ of the forward pass for the backward pass."""
 
 
 class DeepSpeedOptions(_StrategyOptions):
-    """DeepSpeed's engine: optimiser state, gradients and weights are sharded, by ZeRO's stage."""
+    """DeepSpeed: ZeRO's stage decides if optimiser state, gradients and weights are sharded."""
 
     engine = "raysuite.parallel.deepspeed:DeepSpeed"
     part = "deepspeed"
