@@ -45,7 +45,7 @@ class SoFar(BaseModel):
     figures: dict[str, list[float]] = Field(default_factory=dict)
     """Name -> value in each step, as in EpochFinished."""
     skipped_steps: int = 0
-    """Number of these steps whose gradients overflowed in fp16."""
+    """Number of finished steps whose gradients overflowed in fp16."""
     seconds: float = 0.0
     """Sum over attempts of the training time of the slowest worker."""
     steady_images: int = 0
