@@ -112,8 +112,8 @@ def metrics() -> str:
         "Each metric of a row in rows.json is an object with `mean`, the ends `low` and `high` of "
         "its 95 % interval, `n`, `values` and `outliers`; in rows.csv these are columns, such as "
         "`epoch_s_mean`. Accuracies and shares are in [0, 1]. A metric that needs the gate is "
-        "withheld if the gate was not passed. `--against` compares the metrics that have a name "
-        "there. [How each is measured](../explanation/method.md).",
+        "withheld if the gate was not passed. `report --against` compares the metrics "
+        "with a name in the column `--against`. [How each is measured](../explanation/method.md).",
         "",
         "| rows.csv, rows.json | unit | over repeats | needs the gate | MLflow | table | "
         "`--against` | what |",
