@@ -42,8 +42,9 @@ _SOCKET = "sockets/raylet"
 """The raylet's socket. The raylet makes the socket after reading all ports, before registering."""
 _STEP_S = 0.05
 _EACH_S = 12.0
-"""Seconds to wait until an agent has written a port's file; then this module writes the file. The
-raylet waits up to 15 s for each port in turn, and for the runtime environments' agent last."""
+"""Seconds to wait for an agent to write a port's file. If the file is still missing then, this
+module writes it. The raylet waits up to 15 s for each port in turn, and for the runtime
+environments' agent last."""
 _LOGS = ("raylet.err", "gcs_server.err", "runtime_env_agent.err", "dashboard_agent.err")
 _MESSAGE = re.compile(r"^\[[^\]]*\] \(\w+\) [\w.]+:\d+: +(?:.*Check failed: \S+ )?(.*)$", re.M)
 """The message in a line of Ray's C++ programs: `[TIME LEVEL PID TID] (raylet) file.cc:LINE:

@@ -90,6 +90,7 @@ class DelayedEngine(SingleEngine):
 
 
 class Delayed(BaseStrategy):
-    """The reference for pipelines with `options`, for any number of copies of the network."""
+    """The reference for an asynchronous pipeline, given the pipeline's options, with any number of
+    copies of the network."""
 
     engine = DelayedEngine

@@ -1,4 +1,5 @@
-"""The gate's check: train a small network by a strategy and by one process, and compare the two.
+"""The gate's check: train a small network with the strategy and in one process, and compare
+the two.
 
 With BatchNorm, no data-parallel strategy equals one process on the global batch: each rank
 normalises its own slice of the batch. So there are two networks. The network without BatchNorm is

@@ -288,7 +288,7 @@ class Stall:
         self._size, self._moved = -1, time.monotonic()
 
     def seen(self, size: int) -> bool:
-        """Whether the size has been `size` for longer than the limit."""
+        """Record `size`; return whether it has been unchanged for longer than the limit."""
         if size != self._size:
             self._size, self._moved = size, time.monotonic()
         return time.monotonic() - self._moved > self._most_s

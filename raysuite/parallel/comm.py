@@ -114,7 +114,7 @@ def average_over_ranks(model: nn.Module, summed: Callable[[Tensor], Tensor], ran
     the sum over `ranks` ranks.
 
     Sums are in fp64: an fp32 buffer that is equal on all ranks then keeps its value to the bit,
-    even if it is a mask that holds the smallest number of fp32.
+    even if it is a mask that holds the most negative fp32 number.
     """
     buffers = [each for each in real_views(model.buffers()) if each.is_floating_point()]
     if not buffers:

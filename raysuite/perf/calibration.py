@@ -556,7 +556,8 @@ def memory_of(run: RunFigures) -> float:
 
 
 def resident_before(run: RunFigures) -> float:
-    """Bytes that the worker's process held before the run; 0 for a device."""
+    """Bytes that the worker's process held before the run; 0 if device memory was measured instead,
+    or if the process's memory is unknown."""
     if run.peak_device_bytes or run.peak_process_bytes is None or run.grown_process_bytes is None:
         return 0.0
     return float(run.peak_process_bytes - run.grown_process_bytes)

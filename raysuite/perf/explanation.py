@@ -2,7 +2,8 @@
 
 Shares come from measurements (the profile, waits for the loader, other programs' use of the
 processors) and from the schedule of a pipeline. Other shares are computed from a calibration or
-other rows. The limit of a term is the throughput if the term took no time; computation has none.
+other rows. The limit of a term is the throughput that would be reached if the term took no time.
+Computation has no limit.
 """
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ class Scaling:
     unit: float
     """Seconds that correspond to a coefficient of 1."""
     images: float
-    """Images per worker and step for which the coefficients of terms with `per_image` hold. They
-    are scaled in proportion for other numbers."""
+    """The coefficients of terms with `per_image` are for this number of images per worker and step.
+    They are scaled in proportion for other numbers."""
 
     @property
     def untold(self) -> list[str]:

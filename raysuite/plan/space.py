@@ -129,8 +129,8 @@ def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:
 def _crossed(
     space: Mapping[str, Dimension], values: Mapping[str, Any], kinds: tuple[Kind, ...]
 ) -> Iterator[Values]:
-    """`values` with each combination of the listed values, for all dimensions of these kinds. Keys
-    whose conditions do not hold are left out, and so are repeated combinations."""
+    """Yield `values`, updated with each combination of the values that the dimensions of these
+    kinds list. Keys whose conditions do not hold are left out, and so are repeated combinations."""
     listed = {key: each.arguments for key, each in space.items() if each.kind in kinds}
     made: set[tuple[int | None, ...]] = set()
     for places in itertools.product(*(range(len(each)) for each in listed.values())):

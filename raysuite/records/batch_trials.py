@@ -57,7 +57,8 @@ class BatchTried(BaseModel):
 class TriedFile:
     """A file with the trials so far, one per line, so that a search can be resumed.
 
-    If a size has a line `begin` but no result, its trial killed the workers: it does not fit.
+    If a size has a `begin` line but no result, the trial of this size killed the workers, so the
+    size does not fit.
     """
 
     def __init__(self, file: Path) -> None:

@@ -97,7 +97,8 @@ _DEVIATIONS_OF_FEW = 2.0
 is unreliable: with three nodes, it is the difference between two of them."""
 _FEW = 8
 _OWN_DEVIATIONS = 3.0
-"""Bound in standard deviations over the tries of one node, pooled over all nodes."""
+"""Bound, as a multiple of the standard deviation between the tries of one node; this deviation is
+pooled over all nodes."""
 _LEAST = 0.2
 """Smallest bound, as a difference of logarithms: equal nodes differ by some percent, even if the
 median absolute deviation of a few of them is smaller by chance."""

@@ -605,7 +605,8 @@ def interval_trace(
 
 
 def _series_name(members: Sequence[Row], names: Sequence[str], drawn: Sequence[Row]) -> str:
-    """The values of the facets `names` that all members share, or else the members' names."""
+    """The values of the facets `names` that all members and no other drawn row share; `all
+    variants` if every drawn row is a member; otherwise a list of the members."""
     if len(members) == 1:
         row = members[0]
         said = written(row, names) or shared([row], ("strategy", "loader"))

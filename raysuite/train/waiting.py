@@ -23,9 +23,9 @@ collective time out almost together."""
 
 @contextmanager
 def layers_named(model: nn.Module, world: World) -> Iterator[None]:
-    """Raise RunError with the layer of each rank if a collective in the context fails, but not if a
-    rank ended. A mismatched collective fails at its group's time limit, 30 minutes in torch's
-    Gloo."""
+    """If a collective in the context fails, raise a RunError that names the layer of each rank. If
+    it failed because a rank ended, the original exception is raised. A mismatched collective fails
+    at its group's time limit, 30 minutes in torch's Gloo."""
     try:
         yield
     except Exception as error:

@@ -121,8 +121,8 @@ def test_names_hold_what_changes_the_costs_of_an_image() -> None:
         "resources": {**spec["resources"], "cpus_per_worker": 4},
     }
     assert work_name({**plan, "spec": changed}) == (
-        'resnet20 at 16 px, {"depth": 2, "stem": "small"}, frozen conv*, fc, bf16, compile=default, '
-        "memory_format=channels_last, ema_decay=0.9, adamw, 4 CPUs, cpu"
+        'resnet20 at 16 px, {"depth": 2, "stem": "small"}, frozen conv*, fc, bf16, '
+        "compile=default, memory_format=channels_last, ema_decay=0.9, adamw, 4 CPUs, cpu"
     )
 
 
