@@ -79,7 +79,9 @@ def records() -> str:
     parts = [
         "# Records",
         "Each run appends its Records to `RESULTS/runs/RUN_ID/journal.jsonl`, one JSON object a "
-        "line; `raysuite run --json` prints the same lines. Times are seconds, `time` is seconds "
+        "line. `raysuite run --json` prints the same lines, after a line of kind `results` "
+        "(folder, versions of raysuite and of the schema) and before a line of kind `summary` "
+        "(folder, number of runs by status). Times are seconds, `time` is seconds "
         "since 1970 (UTC), memory is bytes. Every Record has `kind`, `run_id` and `time`.",
     ]
     for record in get_args(get_args(Record)[0]):
@@ -110,8 +112,8 @@ def metrics() -> str:
         "Each metric of a row in rows.json is an object with `mean`, the ends `low` and `high` of "
         "its 95 % interval, `n`, `values` and `outliers`; in rows.csv these are columns, such as "
         "`epoch_s_mean`. Accuracies and shares are in [0, 1]. A metric that needs the gate is "
-        "withheld if the gate was not passed. `--against` compares the metrics that have a name "
-        "there. [How each is measured](../explanation/method.md).",
+        "withheld if the gate was not passed. `report --against` compares the metrics "
+        "with a name in the column `--against`. [How each is measured](../explanation/method.md).",
         "",
         "| rows.csv, rows.json | unit | over repeats | needs the gate | MLflow | table | "
         "`--against` | what |",

@@ -251,7 +251,7 @@ def loaders(
         return
     stem = "".join(letter if letter.isalnum() else "-" for letter in data.name)
     folder = _folder(out, f"loaders-{stem}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # handled like Ctrl-C
     measured = measure_and_print(plan, folder, bool(loader), as_json, mlflow, tracking_uri)
     names = {each.name for each in measured.candidates if each.kind == "loader" and each.width}
     if names.isdisjoint(timing.candidate for timing in measured.timings):
@@ -392,8 +392,8 @@ def _print_sizes(plans: Sequence[RunPlan], as_json: bool) -> None:
 
 
 def _name(plan: RunPlan) -> str:
-    """The variant's name, without the batch sizes that the search replaces, and without its loader:
-    a search trains on random samples."""
+    """The variant's name without batch sizes that the search replaces, and without the loader,
+    because a search trains on random samples."""
     from raysuite.records.names import extras, strategy_name, workers_name
 
     data = plan.model_dump(mode="json")

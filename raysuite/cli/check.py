@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from raysuite.cluster.folder import ClusterFolder
 
 _MOST_GPUS = 16
-"""Largest number of GPUs: the digits data set is too small for the global batch of more GPUs."""
+"""Largest number of GPUs in use: the digits data set is too small for a larger global batch."""
 
 
 def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:

@@ -494,7 +494,7 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
 
 
 def _scratch(cluster: Cluster) -> str | None:
-    """The scratch folder to bind into the image; None if it has variables that a node expands."""
+    """The scratch folder to bind into the image; None if its path has variables of the nodes."""
     from raysuite.spec.site_values import expand
 
     scratch = cluster.site.scratch
@@ -699,8 +699,8 @@ _MLFLOW_S = 10
 
 
 def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
-    """The URL of the table of the newest results in the cluster's MLflow. Without results, or if
-    MLflow does not answer in time, the URL of the list of experiments."""
+    """The URL of the table of the newest results in the cluster's MLflow, or of the list of
+    experiments if there are no results or MLflow does not answer in time."""
     from raysuite.cluster.variables import client_environment
     from raysuite.track.store import experiments_page, runs_page
 

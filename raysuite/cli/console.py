@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, JustifyMethod, RenderableType
     from rich.table import Table
 
     from raysuite.report.tables import Sheet
@@ -75,7 +75,8 @@ def table(
     numbers: Collection[str] = (),
     title: str = "",
 ) -> Table:
-    """Make a table; columns whose headings are in `numbers` are right-aligned and not wrapped."""
+    """Make a table; columns whose headings are in `numbers` are right-aligned. A terminal that is
+    too narrow wraps the widest columns first."""
     from rich import box  # imported here: --help does not need it
     from rich.table import Table
     from rich.text import Text
@@ -84,10 +85,8 @@ def table(
         box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) or None, title_justify="left"
     )
     for heading in headings:
-        if heading in numbers:
-            shown.add_column(heading, justify="right", no_wrap=True)
-        else:
-            shown.add_column(heading, overflow="fold")
+        side: JustifyMethod = "right" if heading in numbers else "left"
+        shown.add_column(heading, justify=side, overflow="fold")
     for row in rows:
         shown.add_row(*row)
     return shown

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from raysuite.train.stop_together import Stop
 
 _SYNC_S = 20.0
-"""Seconds; a stopped suite is written to MLflow only if its deadline is further away than this."""
+"""A stopped suite is written to MLflow only if more seconds than this are left to its deadline."""
 
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
@@ -176,7 +176,7 @@ class Work(ABC, Generic[AnyRequest]):
 
     @property
     def results(self) -> Results:
-        """The results folder. Call it only after `create`, or when an earlier suite is resumed."""
+        """The results folder, which exists after `create`, or if an earlier suite is resumed."""
         assert self.opened is not None
         return self.opened
 
@@ -285,8 +285,7 @@ class SuiteWork(Work[RunRequest]):
 
     @cached_property
     def on_ray(self) -> bool:
-        """Whether a run that has not ended needs Ray. Training scripts need Ray only if an address
-        is given."""
+        """Whether an unfinished run needs Ray; a script needs it only if an address is given."""
         left = self.left()
         scripts = all(plan.spec.script is not None for plan in left)
         return bool(left) and (bool(self.request.address) or not scripts)

@@ -46,7 +46,7 @@ def plan(
             callback=_print_schema,
             is_eager=True,
             help="Instead, print the JSON Schema of a spec, with which an editor completes and "
-            "checks it, or of a journal line (and of --json); SPEC is left out.",
+            "checks it, or of a journal line; SPEC is left out.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -172,7 +172,7 @@ def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
 
 def _passed(operation: Operation, schedule: Schedule) -> str:
     """A pass as text: `f3` is the forward pass of micro-batch 3. If a worker has several stages, a
-    letter names the stage: `f3a`. Empty for an update."""
+    letter names the stage: `f3a`. The text of an update is empty."""
     if operation.kind == "update":
         return ""
     part = chr(ord("a") + operation.stage // len(schedule.replicas)) if schedule.chunks > 1 else ""

@@ -67,8 +67,8 @@ class Tail:
 # The state of runs, computed from their Records.
 
 Status = Literal["finished", "pruned", "failed", "stopped", "running", "paused", "waiting"]
-"""pruned: ended early by a sweep's scheduler; stopped: can be resumed; paused: at the end of an
-interval of PBT, waits for the other trials."""
+"""pruned: ended early by a sweep's scheduler; stopped: ended, but can be resumed; paused: waiting
+for the other trials at the end of a PBT interval."""
 ENDED: tuple[Status, ...] = ("finished", "pruned", "failed")
 WORDS: dict[Status, str] = {"pruned": "stopped early", "waiting": "starting"}
 STYLES: dict[Status, str] = {
@@ -206,7 +206,7 @@ class LiveView(ABC):
         self._began: tuple[float, int] | None = None
         """The time at which the journals were first read, and the number of runs ended by then."""
         self._last = (0.0, 0)
-        """The time at which a run last ended (at first `_began`), and the number of ended runs."""
+        """Time when a run last ended, and number of ended runs; at first equal to `_began`."""
         self.runs: list[RunState] = []
         """Runs in the order of execution."""
         self._places: dict[int, int] = {}
@@ -268,7 +268,7 @@ class LiveView(ABC):
             self._last = (self._clock(), ended)
 
     def pace(self) -> float | None:
-        """Mean seconds per ended run; None if no run has ended."""
+        """Mean seconds per run that ended since the first reading; None if there is none."""
         (since, before), (until, ended) = self._began or self._last, self._last
         return (until - since) / (ended - before) if ended > before else None
 
@@ -324,8 +324,7 @@ class LiveView(ABC):
 
 _ENDS = RunFinished | RunFailed | RunPruned | RunStopped
 _ABOVE = BatchFound | SamplesSkipped | StagesMeasured | TimeShares | _ENDS
-"""Records that are printed as lines even on a terminal, because the live part does not show
-them."""
+"""Records printed as lines even on a terminal, because the live part does not show them."""
 
 
 class Progress(LiveView):
@@ -379,8 +378,8 @@ class Progress(LiveView):
         return Group(*rows)
 
     def time_left(self, now: float) -> str:
-        """An estimate: the remaining images of the current run divided by its present rate, plus
-        the mean time of ended runs for each waiting run."""
+        """An estimate: the current run's time left at its present rate, plus for each waiting run
+        the mean time of ended runs (at first, the expected time of the current run)."""
         run, each = self.current, self.pace()
         of_run = None
         if run is not None and run.status == "running" and run.rate:

@@ -165,8 +165,7 @@ def show(made: Report, folder: Path) -> None:
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    """Print the comparison. For rows without a counterpart, print how many there are for each
-    reason."""
+    """Print the comparison, and the number of rows without a counterpart for each reason."""
     from raysuite.report.against import comparison_sheets
 
     console = stdout()

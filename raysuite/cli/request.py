@@ -92,7 +92,7 @@ class Request:
         return shlex.join([*words, *(["--retry-failed"] if self.retry_failed else [])])
 
     def arguments(self) -> tuple[str, ...]:
-        """The options that a cluster passes on when it resumes the suite."""
+        """The options with which a cluster calls `raysuite` again to resume the suite."""
         words = ["--json"] if self.as_json else ["--quiet"] if self.quiet else []
         words += [] if self.mlflow else ["--no-mlflow"]
         uri = self.tracking_uri

@@ -116,7 +116,7 @@ Scale = Annotated[
 
 def head_to_join(ctx: typer.Context, address: str | None) -> str | None:
     """Check an option's address, which should be HOST:PORT of Ray's head. Raises UserError for a
-    URL, because `raysuite cluster status --env` exports that of Ray's job server."""
+    URL: `raysuite cluster status --env` sets RAY_ADDRESS to the URL of Ray's job server."""
     if address and address.startswith(("http://", "https://")):
         verb = ctx.command_path.partition(" ")[2]
         raise UserError(

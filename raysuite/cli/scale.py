@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -161,4 +162,4 @@ def _document(content: dict[str, Any]) -> Any:
     from raysuite.spec import parse_document
 
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    return parse_document(text, "command line")
+    return replace(parse_document(text, "command line"), lines={})

@@ -241,8 +241,8 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """The plan of the first repeat of each variant. The number of GPUs is not limited, except that
-    it is 0 if the calibration is for CPUs."""
+    """The plan of the first repeat of each variant. The plans may use any number of GPUs, but no
+    GPU if the calibration is for CPUs."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
     from raysuite.spec.document import of_network

@@ -237,7 +237,7 @@ class PlannedTrial:
 def planned_trials(
     document: Document, search: SearchOptions, gpus: int | None = None
 ) -> list[PlannedTrial]:
-    """The trials of `random` or `grid`, by number, and infeasible values, as a sweep draws them;
+    """The trials and the infeasible values that a sweep by `random` or `grid` draws, in this order;
     empty for other search algorithms. `gpus` is the number of GPUs of the cluster; None: the number
     of GPUs of this machine.
 

@@ -1,5 +1,4 @@
-"""`raysuite watch`: the live display of runs that another process executes, here or on a
-cluster."""
+"""`raysuite watch`: display the runs of another process live, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def watch(
     print_text(f"results: {opened.folder}")
     view, known = _view(opened), set[str]()
     seen, plans = opened.state_of_plans(), opened.plans()
-    with view:
+    with contextlib.nullcontext() if once else view:  # which leaves its last state on a terminal
         while True:
             if (state := opened.state_of_plans()) != seen:
                 seen, plans = state, opened.plans()
@@ -81,6 +80,7 @@ def watch(
 
 
 def _is_written(results: Results, plans: list[dict[str, Any]]) -> bool:
+    from raysuite.records import RunEnd, RunStopped
     from raysuite.records.live import live_file
 
     for plan in plans:
@@ -88,7 +88,8 @@ def _is_written(results: Results, plans: list[dict[str, Any]]) -> bool:
         for file in (journal, live_file(journal)):
             with contextlib.suppress(FileNotFoundError):
                 recent = time.time() - file.stat().st_mtime < _SILENT_S
-                if recent and results.end_of(plan["run_id"]) is None:
+                last = results.records(plan["run_id"])[-1:]
+                if recent and not (last and isinstance(last[0], RunEnd | RunStopped)):
                     return True
     return False
 

@@ -114,8 +114,7 @@ class Patience:
         self._failed_since = 0.0
 
     def is_over(self, status: Status, now: float) -> bool:
-        """Whether the start has taken too long, or a node has failed and was not restarted in
-        time."""
+        """Whether the start takes too long, or a failed node was not restarted in time."""
         if status.job.phase == "waiting":
             self.running_since = self._failed_since = 0.0
         elif status.job.phase == "running" and not self.running_since:
@@ -194,7 +193,7 @@ def _sole_command(folder: ClusterFolder) -> Iterator[None]:
 def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: None) -> Status:
     """Wait until all nodes have joined.
 
-    The site's start_timeout_seconds count from the start of the allocation, not from its
+    The site's start_timeout_seconds count from the start of the allocation, not from the job's
     submission. Raises NotStartedError if the nodes are late or the cluster has ended.
     """
     cluster = folder.cluster()
@@ -521,7 +520,7 @@ def down(
 
 
 def _ended_when_asked(folder: ClusterFolder, status: Status) -> bool:
-    """Request the end by a file; return whether the job has ended in time.
+    """Request the end of the agents by a file; return whether the job has ended in time.
 
     SLURM's signal would also end the process that serves an image's files. Agents and Ray would
     then die of a bus error before they had removed their files.

@@ -8,6 +8,7 @@ import urllib.request
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
+from urllib.parse import quote
 
 from raysuite.errors import RaysuiteError
 
@@ -75,7 +76,19 @@ class Dashboard:
         """Run a shell command on the head, as the job with this id."""
         self._ask("/api/jobs/", {"entrypoint": entrypoint, "submission_id": job})
 
+    def log(self, job: str) -> bytes:
+        """The whole output of a job, from the file that Ray's job manager writes on its node."""
+        node = self._ask(f"/api/jobs/{quote(job)}").get("driver_node_id")
+        file = quote(f"job-driver-{job}.log")
+        return self._read(f"/api/v0/logs/file?node_id={node}&filename={file}&lines=-1")
+
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        try:
+            return json.loads(self._read(path, body))
+        except ValueError as error:
+            raise NoAnswerError(f"{self._url} does not answer: {error}") from error
+
+    def _read(self, path: str, body: dict[str, Any] | None = None) -> bytes:
         request = urllib.request.Request(
             self._url + path,
             data=None if body is None else json.dumps(body).encode(),
@@ -85,7 +98,8 @@ class Dashboard:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=self._timeout_s) as answer:
-                return json.load(answer)
+                content: bytes = answer.read()
+                return content
         except (OSError, ValueError, HTTPException) as error:  # URLError is a subclass of OSError
             refused = isinstance(getattr(error, "reason", None), ConnectionRefusedError)
             kind = RefusedError if refused else NoAnswerError

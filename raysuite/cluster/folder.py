@@ -150,7 +150,7 @@ class ClusterFolder:
             self.forget(kind)
 
     def left_nodes(self) -> dict[Path, Node]:
-        """Nodes of earlier clusters whose agents were killed, by the path of their record."""
+        """Nodes of earlier clusters whose agents were killed, by the path of each node's record."""
         paths = (self.path / "nodes").glob(f"*{_LEFT}")
         read = {path: self._read(f"nodes/{path.name}", Node) for path in paths}
         return {path: node for path, node in read.items() if node}

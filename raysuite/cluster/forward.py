@@ -173,7 +173,7 @@ class Forwarded(ClusterFolder):
 
 @contextmanager
 def forwarded(login: str, name: str | None = None) -> Iterator[Forwarded]:
-    """Forward the ports of the cluster `name` at the login node `login`, within the context.
+    """Within the context, forward the ports of the cluster `name` behind the login node `login`.
 
     Without a name, the only cluster that is up there is used. A signal that ends this process
     ends the context too. Raises UserError with the message of ssh or of the login node.

@@ -28,8 +28,8 @@ import psutil
 from raysuite.cluster.process import adopt_orphans, end_with_parent, kill_found, with_variable
 
 FOLDER = "RAYSUITE_SCRIPT_FOLDER"
-"""Environment variable of all processes of a run. The guard searches for it, so that it also finds
-processes that are not its descendants."""
+"""Environment variable of all processes of a run. By this variable, the guard also finds processes
+that are not its descendants."""
 GRACE_S = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 _SIGNALS = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}

@@ -1,8 +1,8 @@
 """Run a cluster on the listed hosts of an existing allocation, with an agent on each host.
 
 `python -P -m raysuite.cluster.hosts FOLDER COMMAND...` starts COMMAND, the agent, on each host with
-the launcher of the site. If the head has died, this process restarts all agents. Before a time
-limit, it writes a stop request to FOLDER.
+the launcher of the site. If the head has died, this process restarts all agents. Before the site's
+time limit, and on SIGUSR1, it writes a stop request to FOLDER.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _lines(file: str) -> list[str]:
 
 
 def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[list[str]]:
-    """The launcher's command line for each host; only the value of {line} is quoted for a shell."""
+    """The launcher's command line for each host; only the text for {line} is quoted for a shell."""
     assert isinstance(cluster.site, HostsSite)
     found = []
     for number, (host, index) in enumerate(zip(cluster.hosts, cluster.host_indices, strict=True)):
@@ -90,9 +90,8 @@ def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[l
         values = {"{host}": host, "{index}": str(index), "{line}": shlex.join(mine)}
         words: list[str] = []
         for word in cluster.site.launcher_words:
-            parts = re.split(
-                r"({host}|{index}|{line})", word
-            )  # values are not searched for placeholders
+            # values are not searched for placeholders
+            parts = re.split(r"({host}|{index}|{line})", word)
             words += mine if word == COMMAND else ["".join(values.get(x, x) for x in parts)]
         found.append(words)
     return found
@@ -184,8 +183,7 @@ _PATIENCE_S = 20.0
 
 
 def check_hosts(site: HostsSite) -> Iterator[Finding]:
-    """Check the launcher and the host list, and whether the first hosts can access the clusters'
-    folder."""
+    """Check the launcher, the host list, and the first hosts' access to the clusters' folder."""
     program = site.launcher_words[0]
     if shutil.which(program) is None:
         yield wrong("launcher", f"{program} is not on PATH", "load its module, or name another")

@@ -139,7 +139,8 @@ def take(seed: str, size: int) -> tuple[Ports, ExitStack]:
 
 
 def candidates(seed: str, size: int, ephemeral: tuple[int, int]) -> Iterator[int]:
-    """First ports of all blocks outside the ephemeral range, from a position given by `seed`."""
+    """First ports of all blocks outside the ephemeral range or, if there are none, of all blocks;
+    `seed` determines the first block."""
     low, high = ephemeral
     grid = range(GRID, HIGHEST - size + 2, STEP)
     # If the ephemeral range overlaps all blocks, try all blocks: only bind(2) shows which are free.

@@ -92,8 +92,8 @@ _DIES_S = 10.0
 
 
 def kill_left_behind(temp: str) -> list[int]:
-    """Kill the processes that still use `temp`, the temporary folder of an ended node. Wait until
-    they are gone, and return their ids.
+    """Kill the processes that still use `temp`, the temporary folder of an ended node. Wait for
+    their ends, at most _DIES_S, and return their ids.
 
     Some of the processes end by themselves meanwhile: Ray's workers end with their raylet.
     """
@@ -101,7 +101,8 @@ def kill_left_behind(temp: str) -> list[int]:
 
 
 def kill_found(find: Callable[[], Sequence[psutil.Process]]) -> list[int]:
-    """Kill the processes that `find` returns, until it returns none. Return the killed ids."""
+    """Kill the processes that `find` returns, until it returns none, for at most _DIES_S. Return
+    the killed ids."""
     killed: list[int] = []
     deadline = time.monotonic() + _DIES_S
     while (found := find()) and time.monotonic() < deadline:  # a process may fork meanwhile

@@ -353,8 +353,8 @@ class NoSlurmError(SlurmError):
 
 
 def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
-    """Run a command, and return its standard output. Raises NoSlurmError if the command is missing,
-    and SlurmError if the command fails or hangs."""
+    """Run a command with the input `text`; return its standard output, and with `text` also its
+    standard error. Raises NoSlurmError if it is missing, SlurmError if it fails or hangs."""
     try:
         done = subprocess.run(
             words, input=text, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -486,9 +486,8 @@ class SlurmBackend:
         try:
             _ask(["scancel", *_of(cluster.slurm_cluster), *options, cluster.job])
         except SlurmError:
-            (state,) = self.states(
-                [cluster]
-            )  # slurmctld rejects a signal to a job that has ended or is ending
+            # slurmctld rejects a signal to a job that has ended or is ending
+            (state,) = self.states([cluster])
             if state.phase != "gone" and state.state != "COMPLETING":
                 raise
 

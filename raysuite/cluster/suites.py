@@ -110,7 +110,7 @@ def unregister(cluster: ClusterFolder, results: Path) -> None:
 
 
 def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Resume]:
-    """The commands that resume the suites without a driver, the oldest suite first.
+    """The commands that resume those suites that have no driver, the oldest suite first.
 
     Suites without results, and unreadable files, are left out. Suites that were resumed several
     times without progress are unregistered. If `head_is_new` is False, a suite is resumed only if
@@ -154,8 +154,8 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 
 
 def _reached(results: Path) -> int:
-    """A number that grows with a suite's progress: the number of records (such as epochs), plus for
-    each run the highest step at which it stopped."""
+    """A number that grows with a suite's progress: the number of Records that show progress (such
+    as epochs), plus for each run the highest step at which it stopped."""
     # imported on use, so that a cluster's agents start faster
     from raysuite.records import (
         GateVerdict,
@@ -274,7 +274,7 @@ def _is_held(results: Path) -> bool:
 
 
 def _take(descriptor: int) -> bool:
-    """Take the lock. Return False if another process holds it, True if there are no file locks."""
+    """Take the lock, if the file system has locks; return False if another process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -299,7 +299,7 @@ def _holder(results: Path) -> dict[str, object]:
 
 def _lives(holder: dict[str, object]) -> bool:
     """Whether `holder`, the content of a lock file, names another process that runs on this host.
-    Needed on file systems without locks."""
+    This check is for file systems without locks."""
     if holder.get("host") != socket.gethostname() or holder.get("pid") == os.getpid():
         return False
     try:

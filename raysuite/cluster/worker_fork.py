@@ -81,8 +81,9 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
     `late`, Ray's modules, are imported with the environment of the first client, and clients with
     another environment are not served. No module may draw random numbers at its import from a
     generator that is not seeded again after a fork, such as Ray's generator of ids. Exit if a fork
-    would differ from a new process: if `raysuite` is not the path of the imported package, if a
-    library has a thread, or if CUDA's driver is loaded.
+    would differ from a new process: if `raysuite` is not the path of the imported package, if the
+    first client has other variables than this server, if a library has a thread, or if CUDA's
+    driver is loaded.
     """
     import gc
     import importlib
@@ -214,7 +215,7 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
         torch.default_generator.seed()
-    with suppress(OSError):  # as the client's: if memory is short, the kernel kills workers first
+    with suppress(OSError):  # the client's value: when memory is short, workers are killed first
         score = Path(f"/proc/{request['pid']}/oom_score_adj").read_text()
         Path("/proc/self/oom_score_adj").write_text(score)
 

@@ -40,7 +40,7 @@ class Batch:
     """Classification: [b, C, H, W] normalised fp32. Other tasks: the inputs, as a tensor, or as a
     tuple or dictionary of tensors."""
     labels: Any
-    """Classification: [b] int64. Other tasks: the targets, in the forms of inputs."""
+    """Classification: [b] int64. Other tasks: the targets, as a tensor, tuple or dictionary."""
     real: int
     """The number of samples before the padding, which is at the end and has weight 0."""
     of_global: float

@@ -345,8 +345,9 @@ def convert(
 ) -> Summary:
     """Write every shard that is not complete, then the manifest.
 
-    `count` is called with the number of newly finished images. The same call resumes a killed
-    conversion. With `bad="error"`, raises a DataError that lists bad images; other shards are kept.
+    `count` is called with the number of images that are newly finished or found complete. The same
+    call resumes a killed conversion. With `bad="error"`, raises a DataError that lists bad images;
+    shards without bad images are kept.
     """
     target = conversion.target
     try:
@@ -387,7 +388,7 @@ def convert(
 
 
 def _begin(conversion: Conversion) -> dict[str, Written]:
-    """Create the target and its plan, unless they exist; return its complete shards by name."""
+    """Create the target and its plan, unless they exist; return the journal's shards by name."""
     target = conversion.target
     target.mkdir(parents=True, exist_ok=True)
     _clean(target)
@@ -409,7 +410,7 @@ def _images(shard: Shard) -> int:
 
 def _complete(shard: Shard, state: dict[str, Written], target: Path, bad: Policy) -> bool:
     """Whether the shard and its index exist, the shard has its recorded size, and its images have
-    not changed since. A shard with bad images is complete only if `bad` is "skip"."""
+    not changed since then. A shard with bad images is complete only if `bad` is "skip"."""
     known, path = state.get(shard.name), target / shard.name
     return (
         known is not None

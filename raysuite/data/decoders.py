@@ -63,8 +63,9 @@ def resized_from(
     pixels equal those of `cut_from` and `rendering.fit_into`. Rows are resized right after
     decoding, while they are in the CPU cache.
 
-    Return False, with undefined content in `out`, unless the sample is a JPEG, the box has whole
-    pixels inside the image, `out` is RGB, and the CPU has AVX2. Raises the errors of `decode`.
+    Return False, with undefined content in `out`, unless crop.c is compiled, the CPU has AVX2, the
+    sample is a plain JPEG (`_simple`), the box has whole pixels inside the image, and `out` is RGB
+    and contiguous. Raises the errors of `decode`.
     """
     crop, header = _library(), _simple(sample, out.shape[2], place)
     left, top, width, height = box.tolist()

@@ -1,6 +1,6 @@
 """Read the kind and size of an encoded image without decoding its pixels.
 
-JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR. TIFF: TIFF 6.0,
+Sources: ITU-T T.81, B.2.2 (frame header of JPEG); https://www.w3.org/TR/png-3/#11IHDR; TIFF 6.0,
 sections 3 to 8 and 19. Pillow reads the headers of other formats (OTHERS).
 """
 
@@ -164,7 +164,7 @@ def _png(data: bytes) -> Header:
 
 
 def bare(data: bytes) -> bytes:
-    """A PNG without texts and colour profile. Pillow refuses large ones; others ignore them."""
+    """A PNG without texts and colour profile: if these are large, Pillow refuses the PNG."""
     spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
     return PNG + b"".join(spans)
 

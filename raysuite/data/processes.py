@@ -1,4 +1,4 @@
-"""Run many tasks in several processes. They end when the calling process ends."""
+"""Run many tasks in several processes, which end when the calling process ends."""
 
 from __future__ import annotations
 

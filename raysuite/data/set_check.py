@@ -124,7 +124,11 @@ def check(
         split: SplitReport(
             images=part.images,
             unreadable=part.unreadable,
-            classes={names.get(label, str(label)): n for label, n in sorted(part.labels.items())},
+            classes={
+                # a class may be called as an invalid label of another: 0, where labels begin at 1
+                names.get(label, f"label {label}" if names else str(label)): n
+                for label, n in sorted(part.labels.items())
+            },
             sizes=dict(part.sizes),
         )
         for split, part in sorted(splits.items(), key=lambda each: SPLITS.index(each[0]))

@@ -13,10 +13,10 @@ several reductions per step (because the small network's gradients otherwise fil
 bucket).
 
 If the run uses bf16 or fp16, the checks are repeated in this format, with and without the clip
-norm, and compared with one process in fp32. The bound is loose: a wrong loss scale changes values
-by a factor, and rounding by some 1 %. If the run has options that change the arithmetic on purpose
-(compression), the strategy also takes steps with these options: rule 1 applies, and the options
-determine the error bound of each parameter's gradient.
+norm, and compared with one process in fp32. Here the bound is loose: rounding changes values by
+some 1 %, a wrong loss scale by a factor of two or more. If the run has options that change the
+arithmetic on purpose (compression), the strategy also takes steps with these options: rule 1
+applies, and the options determine the error bound of each parameter's gradient.
 
 See docs/explanation/gate.md for the errors that the gate finds, and those that it cannot find.
 `raysuite.gate.check` offers these checks as a function for other people's code, and needs only

@@ -35,7 +35,7 @@ _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 def main(file: Path, request: dict[str, Any]) -> int:
     """Check every strategy of `request`; return 1 if a strategy raises an exception."""
     settings = StepSettings(micro_batch=1, **request["settings"])
-    sys.path.append(os.getcwd())  # as `raysuite` does: the user's own modules are in this folder
+    sys.path.append(os.getcwd())  # the user's own modules are in this folder
     world = world_from_environment(request["device"])
     plans = dict(request.get("plans", []))
     for number, options in request["strategies"]:
@@ -58,7 +58,7 @@ def _examine(
     number: int,
     plan: RunPlan | None,
 ) -> GateVerdict | None:
-    """Return the verdict. If the strategy raises an exception, write it to `file`; return None."""
+    """Return the verdict. If the strategy raises, write the exception to `file` and return None."""
     with ExitStack() as group:
         try:
             strategy = group.enter_context(joined(options, world))

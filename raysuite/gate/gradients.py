@@ -1,4 +1,4 @@
-"""Compare a lossy strategy's mean gradients with exact ones; its options give the error bounds."""
+"""Compare a lossy strategy's mean gradients with exact gradients, within the options' bounds."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def compare_gradients(
     Bounds: with u the unit roundoff of `lossy.reduced`, the error of a mean of n terms is at most
     (n + 1) u times the mean of absolute values, because each term, its division and n - 1 additions
     are rounded (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 4.2). Two
-    more roundings are allowed for sums in two levels, and for each rounding half of the smallest
-    number of the format.
+    more roundings are allowed for sums in two levels. Each rounding may also add an error of half
+    of the format's smallest number.
 
     `lossy.projected`: let m be the mean gradient plus the remainder of the steps before. A step of
     PowerSGD is s = P P' m, where P' P = 1 (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and
@@ -129,7 +129,7 @@ step."""
 
 
 def _shares(draw: int, active: set[int], count: int, world: World) -> list[list[Batch]]:
-    """[ranks][micro-batches] of a step in which only the `active` ranks have samples."""
+    """Batches [ranks][micro-batches] of a step in which only the `active` ranks have samples."""
     data = make_samples(world.size * count * _GRADIENT_BATCH, world.device, draw)
     batches = zip(*(each.split(_GRADIENT_BATCH) for each in data), strict=True)
     of_global = len(active) * count * _GRADIENT_BATCH
@@ -217,6 +217,6 @@ _MOST_LOST = 0.4
 """Upper limit of the relative error that is allowed for a gradient, for any number of ranks. It
 must stay below 0.5, the error of a gradient that is wrong by a factor of two."""
 _LEAST_KEPT = 0.01
-"""Least share of a matrix's norm that a projection keeps; a random P hardly ever keeps less."""
+"""Share of a matrix's norm that a projection must keep; a random projection hardly ever fails."""
 _ROUNDING = 1e-4
 """Relative error of fp32, and of the sums that torch.compile reorders."""

@@ -57,8 +57,9 @@ def check(
 
     After each step every parameter and buffer must be bit-equal on all ranks, unless it is sharded
     or its name is in `ignore`. If there is a reference, ||w - r|| / ||r - r0|| must be at most
-    `tolerance` for each parameter w, where r is the reference's value and r0 is r before the first
-    step; if r = r0, w must equal r. Sharded tensors are gathered for this comparison.
+    `tolerance` for each parameter w that is not in `ignore`, where r is the reference's value and
+    r0 is r before the first step; if r = r0, w must equal r. Sharded tensors are gathered for this
+    comparison.
 
     Raises GateError on every rank with the first parameter, rank and step that differ. Raises
     UserError for `steps` below 1, for a reference without its step or with other parameters, for
@@ -149,7 +150,7 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 
 def _in_64_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on the CPU in fp64; a complex one with two such parts."""
+    """A tensor on the CPU in fp64, or in complex128 if it is complex."""
     import torch
 
     return tensor.to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)

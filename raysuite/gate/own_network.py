@@ -56,9 +56,9 @@ TOLERANCE = 1e-3
 networks of tests/contract/test_networks.py; rounding alone gives an update of 1 % of the weights an
 error of 1e-5."""
 _FLOOR = 1e-3
-"""Smallest norm that is assumed for a tensor's update, relative to the larger of two norms: the
-tensor's and the whole update's. Some gradients consist only of rounding errors, such as the
-gradient of a bias before BatchNorm."""
+"""Errors are relative to the norm of a tensor's update, but at least to this share of the larger of
+two norms: of the tensor, and of the update of all tensors. Some gradients consist only of rounding
+errors, such as the gradient of a bias before BatchNorm."""
 _UPDATE = 1e-2
 """How far the first step moves the weights, relative to their norm."""
 _STEPS = 2
@@ -73,6 +73,8 @@ _HELD, _RANKS_OF_A_HOST = 8, 16
 """Largest number of copies of the weights that rank 0 holds at a time, and largest number of ranks
 on its host, each of which may hold one more copy."""
 _SEED = 2023
+_RATES = {"lr", "lr_reference_batch", "lr_scaling"}
+"""Settings of the optimiser that do not matter here, because the check chooses its own rate."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,8 @@ def _prepared(
 
 
 def _class_weights(plan: RunPlan) -> Tensor | None:
-    """Unequal weights, if the run has class weights; those of `auto` depend on its labels."""
+    """Unequal weights [classes] if the run has class weights, else None. The run's own weights are
+    not used: with `auto`, they depend on its labels."""
     if plan.spec.training.class_weights is None:
         return None
     return torch.linspace(0.5, 1.5, plan.dataset.classes)
@@ -401,10 +404,10 @@ def key(plan: RunPlan) -> Any:
     files = sorted(each for each in ours if "site-packages" not in each.parts and each.is_file())
     return [
         model.model_dump(mode="json"),
-        [facts.channels, facts.image_size, facts.classes, facts.sequence],
+        [facts.channels, facts.image_size, facts.classes, facts.sequence, facts.inputs],
         plan.spec.task.model_dump(mode="json"),
         asdict(_settings(plan, "fp32")),
         plan.spec.training.class_weights is not None,
-        _optimizer(plan).model_dump(mode="json"),
+        _optimizer(plan).model_dump(mode="json", exclude=_RATES),
         [hashlib.sha256(each.read_bytes()).hexdigest() for each in files],
     ]

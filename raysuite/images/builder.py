@@ -114,7 +114,7 @@ def _apt_proxies() -> str:
 
 
 _SQUASH = "-comp zstd -Xcompression-level 3"
-"""Arguments of mksquashfs. Its default level for zstd, 15 of 22, takes longer."""
+"""Arguments of mksquashfs. The default compression level for zstd, 15 of 22, takes longer."""
 
 
 @dataclass(frozen=True)

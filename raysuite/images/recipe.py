@@ -45,7 +45,7 @@ LEAST_DRIVERS = {Variant.CUDA: 580, Variant.CUDA12: 525}
 
 
 def this_architecture() -> str:
-    """amd64 or arm64. Raises UserError on other machines."""
+    """amd64 or arm64. Raises UserError if this machine has another architecture."""
     machine = platform.machine()
     if machine not in ARCHITECTURES:
         raise UserError(

@@ -56,7 +56,7 @@ class Row(NamedTuple):
     samples: int | None
     tokens: int | None
     evaluates: bool
-    """Whether the script evaluated: it read another loader, or read batches without gradients."""
+    """Whether the script evaluated: it read batches of another loader, or without gradients."""
     idle_s: float
     """Seconds from the end of the previous step to the first request to the training loader."""
 
@@ -130,7 +130,7 @@ class Recorder:
         self._depth += 1
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        """Handle a step; the steps of an optimiser and of one that it wraps count as one."""
+        """Handle a step. Steps of a wrapper and of the optimiser that it wraps count once."""
         self._depth -= 1
         if self._depth > 0 or self._marked:
             return
@@ -445,7 +445,7 @@ def _are_shards(tensors: Sequence[Any]) -> bool:
 
 
 def _count(tensors: Sequence[Any], shards: bool) -> int | None:
-    """Number of trainable parameters; None if this rank has only a part of them."""
+    """Number of trainable parameters; None without an optimiser, or if only shards are known."""
     if not tensors or (shards and not all(hasattr(t, "placements") for t in tensors)):
         return None
     return sum(int(tensor.numel()) for tensor in tensors)
@@ -460,7 +460,7 @@ def _modules() -> list[Any]:
 
 
 def _layers_that_differ() -> list[str]:
-    """Classes of layers in training mode whose results depend on how ranks share a batch."""
+    """Classes of layers in training mode that depend on how a batch is divided among ranks."""
     from torch import nn
 
     kinds = (
@@ -485,7 +485,7 @@ def _names(tensors: Sequence[Any]) -> list[str]:
 
 
 def _described(error: BaseException | None) -> str:
-    """The last line of Python's message for the exception; empty for an exit with 0."""
+    """The last line of Python's message for the exception; empty for None or an exit with 0."""
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return ""
     return traceback.format_exception_only(error)[-1].strip()

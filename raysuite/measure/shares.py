@@ -80,7 +80,7 @@ OPERATOR = re.compile(r"^(?!_?c10d|autograd::|torch::|raysuite::)\w+::|_cpp_fuse
 """Operators that compute on a CPU: aten::mm, torchvision::nms, and kernels that Inductor wrote.
 
 Events of autograd (`autograd::`), of its accumulation of gradients and of DDP's reducer (`torch::`)
-last as long as the hooks that they call, and these communicate too. Therefore only the operators
+last as long as the hooks that they call, and some hooks communicate. Therefore only the operators
 inside these events count.
 """
 

@@ -27,7 +27,7 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
     file has another number of classes, or if the file is in a run's folder and that run's classes
     have other names. Returns the names of the tensors that keep their initial values.
 
-    Raises UserError if the file cannot be read, or, with their names, if tensors do not fit.
+    Raises UserError if the file cannot be read, or if tensors, which it names, do not fit.
     """
     own = network.state_dict()
     found = _unwrapped(_read(file), own)

@@ -26,9 +26,9 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.strategies import SMALL
 
 _FEW, _MORE = 2, 4
-"""The batch sizes of two forward passes. The cost of an image is half the difference of their
-costs, in which costs that do not grow with the batch (weights, BatchNorm's statistics) cancel. A
-batch of one image is not possible: BatchNorm refuses to train on one value per channel."""
+"""The batch sizes of two forward passes. The cost of an image is half the difference of the two
+costs: costs that do not grow with the batch (weights, BatchNorm's statistics) cancel. A batch of
+one image is not possible: BatchNorm refuses to train on one value per channel."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
 
 def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
     """The costs of modules with FLOPs or parameters, in the order in which their forward passes
-    end. An operation between two modules, such as attention, counts for the next module that ends,
-    which may be the one that contains it; so do parameters of modules that are never called. A
-    shared weight counts for the first module that has it.
+    end. An operation between two modules, such as attention, counts for the module that ends next,
+    for example the module around it. Parameters of a module that is never called count for the
+    module around it. A shared weight counts for the first module that has it.
 
     Raises UserError if the model cannot run on the meta device with samples of this shape.
     """

@@ -30,7 +30,7 @@ def constructor(name: str, facts: DatasetFacts) -> Constructor:
 
 
 def check(name: str) -> None:
-    """Raise MissingPartError without timm, and UserError if timm has no such model."""
+    """Raise MissingPartError without timm, and UserError if timm has no model of this name."""
     _configuration(name.removeprefix(PREFIX))
 
 

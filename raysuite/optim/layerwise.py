@@ -147,7 +147,7 @@ def _state_of(optimizer: Optimizer, weights: list[Tensor], name: str) -> list[Te
 
 
 def _in_reals(tensors: list[Tensor]) -> list[Tensor]:
-    """The tensors; complex ones as views [..., 2], whose elements have updates of their own."""
+    """The tensors, with complex tensors as views [..., 2]: both parts are separate numbers."""
     return [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
 
 

@@ -69,8 +69,8 @@ class FailureRecorder:
         self._plans = plans
 
     def after_exception(self, worker_exceptions: Mapping[int, Exception]) -> None:
-        """Record the failure of the current run, from each failed rank's exception, after the
-        workers have ended.
+        """Record the failure of the current run, unless the run is retried, after the workers have
+        ended. `worker_exceptions`: rank -> exception.
 
         Raises StorageError, and records no failure, if a rank could not write the results.
         """

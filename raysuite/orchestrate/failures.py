@@ -1,4 +1,4 @@
-"""Record the failure of runs whose workers ended without a result. The driver knows the reason."""
+"""Record the failure of runs whose workers ended without a result; the driver does this."""
 
 from __future__ import annotations
 

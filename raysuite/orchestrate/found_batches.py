@@ -30,7 +30,7 @@ class Decision:
 
     plans: list[RunPlan]
     found: dict[str, BatchFound] = field(default_factory=dict)
-    """Run id -> the Record for the run's journal."""
+    """Run id -> the search's Record, for the run's journal."""
     stop: Stop | None = None
     """The request that ended the search; some plans are then still undecided."""
 

@@ -34,7 +34,7 @@ class Segment:
     until: int | None
     """Number of completed epochs at which the segment stops; None: at the end of the run."""
     taken: str | None
-    """Folder of the checkpoint from which the segment starts if it has written none itself."""
+    """Folder of the checkpoint from which the segment starts if it has no checkpoint yet."""
 
 
 RUNS = "raysuite.orchestrate.worker:run_group"

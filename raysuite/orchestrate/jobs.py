@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import secrets
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysuite.cluster.dashboard import Dashboard, NoAnswerError
 from raysuite.cluster.variables import past_proxies
 from raysuite.errors import RunError, UserError
 
@@ -98,9 +100,17 @@ class JobServer:
         return known[-1]
 
     def logs(self, name: str) -> str:
-        """The job's output so far."""
+        """The job's output so far; bytes that are not UTF-8 are replaced."""
         with self._named_errors():
-            return str(self._client.get_job_logs(name))
+            try:
+                return str(self._client.get_job_logs(name))
+            except RuntimeError as error:
+                if UnicodeDecodeError.__name__ not in str(error):
+                    raise
+            token = self._token_file.read_text("utf-8").strip()
+            content = Dashboard(self._url, token, _PATIENCE_S).log(name)
+        # Ray, too, reads every line end as \n
+        return io.TextIOWrapper(io.BytesIO(content), "utf-8", "replace").read()
 
     def follow(self, name: str) -> Iterator[str]:
         """Yield the job's output, until the job has ended.
@@ -108,20 +118,22 @@ class JobServer:
         A broken connection is restored. Raises RunError if it cannot be restored for a minute.
         """
         self.job(name)
-        yielded, failing_since = 0, None
+        yielded, failing_since, tails = 0, None, True
         while True:
             seen = 0
             try:
                 ended = self.job(name).ended_already  # queried before the last lines are read
-                for text in _read(self._client.tail_job_logs(name)):
+                # Ray's tail ends where the output is not UTF-8
+                tail = tails and not ended
+                for text in _read(self._client.tail_job_logs(name)) if tail else [self.logs(name)]:
                     seen, failing_since = seen + len(text), None
                     if seen > yielded:
                         yield text[yielded - seen :]
                         yielded = seen
-                failing_since = None
+                tails, failing_since = not seen, None
                 if ended:
                     return
-            except (OSError, RuntimeError, UserError) as error:
+            except (OSError, RuntimeError, UserError, NoAnswerError) as error:
                 failing_since = failing_since or time.monotonic()
                 if time.monotonic() - failing_since > _PATIENCE_S:
                     raise RunError(f"job {name} cannot be followed any longer: {error}") from error

@@ -1,6 +1,6 @@
 """Count the workers that still fit after nodes left the cluster; report lost and new nodes.
 
-Ray is imported on use, after `ray_cluster.connect` has made its settings.
+Ray is imported on use, after `ray_cluster.connect` has set Ray's environment variables.
 """
 
 from __future__ import annotations

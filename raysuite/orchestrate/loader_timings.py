@@ -115,7 +115,7 @@ _WARM_S = 0.5
 """Minimum seconds of the warm-up, which is not counted. The warm-up also lasts until the batches
 that were prefetched at the start are used up."""
 _HELD = 3
-"""Number of images that the decoding limit decodes repeatedly, divided by batch size * threads."""
+"""Decoding alone is timed on this number of batches per thread, which are decoded repeatedly."""
 _PASS = 1024
 """Minimum number of batches per request to a loader. For a small set, they span several epochs."""
 
@@ -129,8 +129,8 @@ class Trial:
     candidate: Candidate
     repeat: int
     seed: int
-    """Seed of the order of the images. It differs between trials, so that a trial's images are not
-    in memory from an earlier trial."""
+    """Seed of the order of the images. It differs between trials, so that a trial does not begin
+    with the images of an earlier trial."""
 
 
 def timed(trial: Trial) -> Timing:
@@ -237,8 +237,8 @@ class _Watch:
 
 
 def _own_s() -> float:
-    """CPU seconds of the fork server's descendants: of this process and its loading processes,
-    because the fork server runs one candidate at a time."""
+    """CPU seconds of the fork server's descendants. These are only this process and its loading
+    processes, because the fork server runs one candidate at a time."""
     return family_seconds(psutil.Process(os.getppid()), itself=False)
 
 

@@ -227,7 +227,7 @@ def ray() -> str:
     from raysuite.orchestrate.ray_cluster import connect
 
     with connect(None):
-        import ray as r  # on use: Ray reads its settings, which `connect` makes
+        import ray as r  # on use: `connect` sets variables that Ray reads on import
 
         expect(r.get(r.remote(_twice).remote(1), timeout=_GATE_S), 2)
     return ""

@@ -158,8 +158,8 @@ def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | Non
 
 
 def check_early(plans: Sequence[RunPlan], document: Document, elsewhere: bool) -> None:
-    """Call `check_here` before Ray starts, if there are mistakes that can be found without a dry
-    batch. (A dry batch that runs in parallel finds the others.)"""
+    """Raise SpecError before Ray starts, if there are mistakes that can be found without a dry
+    batch. (The dry batch runs in parallel with Ray's start, and finds all other mistakes.)"""
     if _wrong_here(plans, document, elsewhere):
         check_here(plans, document, elsewhere=elsewhere)
 

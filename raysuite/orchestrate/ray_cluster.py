@@ -313,7 +313,7 @@ def _initialize(**options: Any) -> None:
 
 @contextmanager
 def interrupted_afterwards() -> Iterator[None]:
-    """Delay the first Ctrl-C until the end of this context; a second one interrupts at once.
+    """Delay the first Ctrl-C until the end of this context; a second Ctrl-C interrupts at once.
 
     A KeyboardInterrupt during Ray's start may leave an orphaned Ray process, or a lock of `logging`
     that is never released.

@@ -71,7 +71,8 @@ def best_run(results: Results) -> tuple[str, str]:
 
 
 def _best(runs: Sequence[RunFigures]) -> RunFigures | None:
-    """The first of the best runs by the primary metric; None if values are not comparable."""
+    """The first of the best runs by the primary metric; None without values, or if the runs' tasks
+    or data sets differ."""
     kinds = {
         (r.task.name, r.plan["spec"]["data"]["name"], r.plan["dataset"]["classes"]) for r in runs
     }

@@ -1,4 +1,4 @@
-"""The TCPStore of a worker group. Its ranks meet through it, and get the decisions of rank 0."""
+"""The TCPStore through which the ranks of a worker group meet, and get the decisions of rank 0."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ from raysuite.train.script import SETTINGS, SETTLING_STEPS, output_file
 
 _POLL_S = 0.2
 _KEPT_BYTES = 64 * 1024
-"""Number of bytes at the end of each rank's output that are kept."""
+"""Number of bytes that are kept from the end of each rank's output."""
 _TAIL_LINES = 20
 _TRACE = "trace.json.gz"
 _MODULE = "raysuite.train.script"
@@ -128,7 +128,7 @@ class Ended:
     code: int = 0
     """Exit code of the launcher, or of the rank that failed first; 0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    """Rank -> (exit code, seconds from launch to end), for each rank that failed by itself."""
+    """Rank -> (exit code, seconds from launch to end; 0: unknown), for ranks that failed."""
     stalled: bool = False
     """Whether the run was ended because no rank took steps any longer."""
     nodes: int = 1
@@ -181,14 +181,16 @@ def _records(plan: RunPlan, results: Results, ended: Ended) -> list[Record]:
     rank, words = _failure(ended)
     why = _stall(plan, logs) if ended.stalled else words or too_few(steps, warmup, ended.code)
     if why:
-        place = min(rank, len(ended.outputs) - 1, plan.workers - 1)
+        # the launcher's output comes last, and explains no stall
+        place = min(rank, (plan.workers if ended.stalled else len(ended.outputs)) - 1)
+        whose = f"rank {place}" if place < plan.workers else "torch's launcher"
         tail = ended.outputs[place].decode(errors="replace").splitlines()[-_TAIL_LINES:]
         return [
             RunFailed(
                 run_id=plan.run_id,
                 reason="error",
                 message=why,
-                detail="\n".join([f"end of the output of rank {place}:", *tail]),
+                detail="\n".join([f"end of the output of {whose}:", *tail]),
             )
         ]
     samples = script.samples(numbers_of(plan.workers, ended.nodes))
@@ -236,7 +238,7 @@ def command(words: Sequence[str]) -> list[str]:
 def variables(
     plan: RunPlan, results: Results, scratch: Path, names: Mapping[str, int]
 ) -> dict[str, str]:
-    """The environment variables of ranks that write into `scratch`. This call counts as the launch.
+    """The environment variables of ranks that are launched now and write into `scratch`.
 
     The number of threads of a rank does not depend on the number of ranks: torch's launcher would
     set this number only if there are several ranks.

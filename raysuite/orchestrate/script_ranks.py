@@ -53,8 +53,8 @@ def run_rank(
     call this function.
 
     `place`: torchrun's variables of this rank. `node`: the id of this rank's node. No other run
-    uses `store`. A run that was asked to stop gets no end in its journal: a resumed suite starts it
-    again from its beginning.
+    uses `store`. A run that was asked to stop gets no end in its journal: a resumed suite starts
+    this run again from its beginning.
     """
     rank = int(place["RANK"])
     if rank == 0:
@@ -162,7 +162,7 @@ class _Watch:
         self._store.compare_set("over", "", why)
 
     def why(self) -> str:
-        """The reason why all ranks have to end; empty while they do not have to."""
+        """The reason why all ranks have to end; empty while no rank has to end."""
         return self._store.get("over").decode() if self._store.check(["over"]) else ""
 
     def until_ended(self, process: subprocess.Popen[bytes], file: Path) -> bool:
@@ -184,8 +184,8 @@ class _Watch:
         return [_received(self._store, rank) for rank in range(self._size)]
 
     def _is_over(self, size: int) -> bool:
-        """Whether all ranks have to end. About once per second, report to rank 0 that this rank
-        took steps, and on rank 0 check whether any rank did."""
+        """Once per second, report to rank 0 whether this rank took steps, let rank 0 check all
+        ranks, and return whether all ranks have to end. Return False at other times."""
         if time.monotonic() < self._looked + _LOOK_S:
             return False
         self._looked = time.monotonic()

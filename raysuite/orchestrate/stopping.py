@@ -31,8 +31,8 @@ _PRUNED = "pruned"
 """Key in the file for runs that are to end: run id -> Prune."""
 _CONNECT_S = 3.0
 _AGENT_S = 1.0
-"""Seconds to wait after a signal, because the head's agent may have received the signal too, and
-then records it. `ray job stop` gives a driver 3 s."""
+"""Seconds to wait after a signal: if the head's agent has received it too, the agent records it in
+this time. `ray job stop` gives a driver 3 s."""
 RESERVED_S = 3.0
 """Seconds before the deadline that the driver needs in order to end by itself."""
 
@@ -63,8 +63,7 @@ class StopWatch:
         self._signals.__exit__(*error)
 
     def request(self) -> Stop | None:
-        """The first request to stop; a cluster's request has priority over a simultaneous
-        signal."""
+        """The first request to stop; if both come at once, the cluster's, not the signal's."""
         if self._stop is None:
             self._stop = self._of_cluster() or self._signals.request()
             self._seen_at = time.monotonic()

@@ -97,7 +97,7 @@ def planned(results: Results) -> list[RunPlan]:
 
 def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
     """Prepare failed runs to start again from their first step. The old journal is kept next to the
-    new one, which begins with the result of the batch search, if there was one."""
+    new journal, which begins with the result of the batch search, if there was a search."""
     from raysuite.train.checkpoint import remove_checkpoint  # imported on use: it imports torch
 
     for plan in plans:
@@ -124,7 +124,7 @@ class Listener:
     say: Callable[[str], None] = lambda line: None
     """Called with a line of text for the user, for example when a node is lost or joins."""
     added: Callable[[RunPlan], None] = lambda plan: None
-    """Called with a new run: a sweep's trial, or a run that replaces one that lost a node."""
+    """Called with a new run: a sweep's trial, or a run that replaces a run that lost a node."""
 
 
 def run(

@@ -26,7 +26,7 @@ from raysuite.records import GateVerdict
 from raysuite.spec.strategies import StrategyOptions
 
 _PATIENCE_S = 10.0
-"""Seconds for the ranks to end after SIGTERM."""
+"""Maximum seconds to wait for the ranks to end after SIGTERM."""
 _POLL_SECONDS = 0.2
 
 
@@ -42,12 +42,11 @@ class Request:
     timeout_s: float = 180.0
     """Time limit in seconds for one strategy, including the start of its processes."""
     plans: Sequence[RunPlan] = ()
-    """One plan per strategy, with the user's network to check; empty: check the small network
-    only."""
+    """One plan per strategy, to check its network too; empty: check only the small network."""
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
-    """Yield (index in the request, verdict) of each strategy, in order, once it is checked."""
+    """Yield each strategy's (index in the request, verdict), in order, once it is checked."""
     pending = list(range(len(request.strategies)))
     while pending:
         for number, verdict in _launch(request, _together(request, pending)):
@@ -64,7 +63,7 @@ def _together(request: Request, pending: Sequence[int]) -> list[int]:
 
 
 def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, GateVerdict]]:
-    """Yield the verdicts of one launch; the last one is a failure if the launch crashed or hung."""
+    """Yield the verdicts of one launch; after a crash or hang, the last verdict is a failure."""
     with tempfile.TemporaryDirectory(prefix="raysuite-verify-") as folder, held_port() as port:
         file, log = Path(folder) / "verdicts.jsonl", Path(folder) / "log"
         with log.open("wb") as stream:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 _FIRST_S, _LEAST_REST_S = 120.0, 30.0
 """Seconds until Records are first sent during runs, and minimum seconds between two transfers."""
 _REST = 20.0
-"""Pause after sending, relative to its duration: sending takes at most 5 % of the time."""
+"""Pause after sending, as a multiple of its duration: sending takes at most 5 % of the time."""
 _PATIENCE_S = 60.0
-"""Seconds to wait for MLflow's import and store, before the first run and at the end."""
+"""Maximum seconds to wait for MLflow's import and store, before the first run and at the end."""
 _NICENESS = 10
 """Niceness of the thread that sends during runs: the runs have priority."""
 

@@ -31,16 +31,16 @@ from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper, Nothing
 from raysuite.plan import RunPlan
 
 _HALTS_S = 3.0
-"""Seconds to wait for `fit` in `halt`: longer than two polls of the workers."""
+"""Maximum seconds that `halt` waits for `fit`: longer than two polls of the workers."""
 _POLL_S = 0.5
 _MOST_STARTS = 10
-"""Maximum number of starts in which workers die, or wait for resources for over a minute."""
+"""Maximum number of failed starts: a worker dies, or resources are missing for over a minute."""
 _START_FAILED = "WorkerGroupStartup"
 """Prefix of the class names of Ray Train's errors when workers cannot be started."""
 
 
 class _Backend(Backend):
-    """Connects all workers to a TCPStore in rank 0's process, which their process groups use."""
+    """Connects all workers to rank 0's TCPStore, which their process groups use."""
 
     # as in Ray's TorchTrainer: each worker sees all of the group's GPUs on its node
     share_cuda_visible_devices = True
@@ -78,7 +78,7 @@ class _Config(BackendConfig):
 
 class Workers:
     """Calls `work`, a function named as module:function, with the argument `config()` on each
-    worker process. After failures, starts new workers as long as runs are left.
+    worker process. After a failure, starts new workers if any runs are left.
 
     The driver imports neither the function nor torch. The worker group is Ray Train's; `run_config`
     names its folder.
@@ -100,7 +100,7 @@ class Workers:
         self._halted, self._rests = threading.Event(), threading.Event()
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """From now on, execute these runs, with this deadline."""
+        """Execute these runs from now on. `deadline`: seconds since 1970, or None."""
         self._recorder.follow(plans)
         self._keeper.follow(plans, deadline)
 
@@ -144,8 +144,8 @@ class Workers:
             return self._fit_beside(settings)
 
     def _fit_beside(self, settings: dict[str, Any]) -> TrainingFailedError | None:
-        """Run one group of workers, with its controller in another process, a Ray task. When that
-        process ends, Ray ends the controller and the workers."""
+        """Run one group of workers. Its controller runs in a Ray task, in another process. When
+        that process ends, Ray ends the controller and the workers."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         task = ray.remote(_fit).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
         fitted = task.remote(settings)
@@ -161,7 +161,7 @@ class Workers:
             return ControllerError(error)
 
     def _poll(self) -> None:
-        """Called twice per second while the workers work. Raises LateError, DeadlineError."""
+        """Check the time limits, twice per second. Raises LateError, DeadlineError."""
         if self._halted.is_set():
             self._rests.set()
             threading.Event().wait()  # for ever: the thread ends with the process

@@ -52,7 +52,7 @@ from raysuite.train.world import is_peer_loss, torch_device
 def search_group(config: dict[str, Any]) -> None:
     """Find the batch size of every plan of `config["plans"]`, in order, until asked to stop.
 
-    The function is called again on new workers after some ran out of memory; it then skips the
+    The function is called again on new workers after workers ran out of memory; it then skips the
     sizes that were tried.
     """
     settle(config)
@@ -72,7 +72,7 @@ def search_group(config: dict[str, Any]) -> None:
 
 
 def _broken(error: Exception, memory: Callable[[], str] | None = None) -> BrokenRunError:
-    """This rank's error as text; `memory` returns figures, which are added if memory ran out."""
+    """This rank's error as text, with the figures that `memory` returns if memory ran out."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     lacking = is_out_of_memory(error)
     if lacking and memory is not None:
@@ -82,7 +82,7 @@ def _broken(error: Exception, memory: Callable[[], str] | None = None) -> Broken
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """Decide on rank 0 whether to search; False after an error that would occur again."""
+    """Whether to search: not after a stop, the last size, or an error that would occur again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
@@ -95,7 +95,7 @@ _SHARED_S = 10.0
 
 
 Report = Callable[[EpochFinished], None]
-"""Called on rank 0 with each epoch, once it is in the journal, before its checkpoint is written."""
+"""Called on rank 0 with each epoch, after its journal line and before its checkpoint."""
 
 
 def run_group(config: dict[str, Any], report: Report | None = None) -> None:
@@ -124,10 +124,10 @@ def run_group(config: dict[str, Any], report: Report | None = None) -> None:
 def serve(config: dict[str, Any]) -> None:
     """Execute jobs in order, each by `run_group`, until there are no more.
 
-    `config["mailbox"]` is the address of the trial's Mailbox. The Mailbox holds each job, a config
-    for `run_group`, under `job/NUMBER`, and null after the last job; `config["first"]` is the
-    number of the first job for these workers. Rank 0 puts each epoch under `report/NUMBER/0`,
-    `report/NUMBER/1` and so on, and null after the job's end.
+    `config["mailbox"]` is the address of the trial's Mailbox. The Mailbox holds each job (a config
+    for `run_group`) under `job/NUMBER`, and null under the number after the last job;
+    `config["first"]` is the number of the first job for these workers. Rank 0 puts each epoch under
+    `report/NUMBER/0`, `report/NUMBER/1` and so on, and null after the job's end.
     """
     rank, mailbox = ray.train.get_context().get_world_rank(), Mailbox.at(*config["mailbox"])
     for number in count(config["first"]):
@@ -208,7 +208,8 @@ def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Rank 0's decision: None if the plan is not to run, else the checkpoint to resume, if any."""
+    """Rank 0's decision: None if the plan is not to run; else the checkpoint to resume (None for a
+    fresh start), and why a newer checkpoint cannot be read."""
     if not is_left(results.end_of(plan.run_id)) or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
     """The strategy that `options` describes. A user's own class is called with its options.
 
-    `profiled`: whether the framework's own timeline of collectives is prepared, if it has one.
+    `profiled`: whether to prepare the framework's own timeline of collectives, if any.
     """
     strategy: Strategy
     if isinstance(options, CustomOptions):

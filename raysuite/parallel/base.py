@@ -70,7 +70,7 @@ class StepSettings:
     """Samples per full micro-batch on one rank."""
     accumulate: int = 1
     clip_norm: float | None = None
-    """The largest global L2 norm of the gradient."""
+    """Gradients with a larger global L2 norm are scaled down to this norm; None: no clipping."""
     precision: str = "fp32"
     label_smoothing: float = 0.0
     memory_format: str = "contiguous"
@@ -92,7 +92,7 @@ class Strategy(Protocol):
     """A method by which ranks synchronise their gradients."""
 
     lossy: Lossy | None
-    """How the options deliberately change gradients; None if they do not."""
+    """How the options change gradients on purpose; None if gradients stay unchanged."""
 
     def start(self, world: World) -> None:
         """Join the process group, unless this process has joined it already."""
@@ -186,8 +186,8 @@ class Engine(ABC):
         self.criterion: Criterion | None = None
         """The loss of a task other than classification."""
         self.class_weights: Tensor | None = None
-        """[classes] weights in the loss, on the device; `of_global` is then the sum of the weights
-        of the global batch's samples."""
+        """Weights [classes] in the loss, on the device; `Batch.of_global` is then the sum of the
+        weights of the global batch's samples."""
         self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
         """The model with autocast: the module that each framework wraps."""
         self.compiler = (
@@ -228,8 +228,8 @@ class Engine(ABC):
         }
 
     def whole_state(self, weights: dict[str, Tensor]) -> dict[str, Any]:
-        """The `state_dict` of the whole model on the CPU. `weights`, by the names of
-        `named_parameters`, replace parameters that may be sharded. All ranks must call this."""
+        """The `state_dict` of the whole model on the CPU. `weights` (keys as in `named_parameters`)
+        replace the model's own parameters, which may be sharded. All ranks must call this."""
         return whole_state(self.model, weights)
 
     def average_buffers(self) -> None:
@@ -237,8 +237,8 @@ class Engine(ABC):
         average_buffers(self.model, self.comm)
 
     def take_buffers(self) -> None:  # noqa: B027 - most engines use `model`'s buffers
-        """Use the buffers of `model`; called after they were restored for this rank, when a run
-        resumes in the middle of an epoch. All ranks must call this."""
+        """Use the buffers of `model`. Called after a checkpoint within an epoch has restored this
+        rank's buffers. All ranks must call this."""
 
     def complete(self, model: nn.Module) -> None:  # noqa: B027 - most ranks hold all of it
         """Fill `model`, which has the structure of the whole model, with the parameters and buffers
@@ -272,7 +272,7 @@ class Engine(ABC):
 
     @contextmanager
     def timeline(self, file: Path) -> Iterator[None]:
-        """Within the context, record the framework's own timeline of collectives, if it has one.
+        """Within the context, record the framework's own timeline of collectives, if any.
 
         All ranks must call this. Rank 0 writes the timeline to `file`.
         """
@@ -362,7 +362,7 @@ class TorchEngine(Engine):
             self.gradient_norm()
 
     def clip_to(self, limit: float) -> Tensor:
-        """Scale the gradients down to the norm `limit`; return their norm before, on all ranks."""
+        """Scale the gradients down to the norm `limit`; return the previous norm, on all ranks."""
         norm = self.gradient_norm()
         nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
         return norm
@@ -408,7 +408,7 @@ def draws(device: torch.device) -> dict[str, Any]:
 
 
 def restore_draws(device: torch.device, state: dict[str, Any]) -> None:
-    """Restore what `draws` returned; older versions kept only torch's states."""
+    """Restore the states that `draws` returned; old checkpoints have only torch's states."""
     torch.set_rng_state(state["cpu"])
     if "python" in state:
         random.setstate(state["python"])
@@ -435,8 +435,8 @@ def seed_draws(seed: int) -> None:
 
 
 def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:
-    """`model.state_dict()` on the CPU. `weights`, by the names of `named_parameters`, replace
-    parameters that may be sharded. Tied weights are under each of their names."""
+    """`model.state_dict()` on the CPU. `weights` (keys as in `named_parameters`) replace the
+    model's own parameters, which may be sharded. Tied weights are under each name."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
 
     def whole(value: Any) -> Any:
@@ -448,7 +448,7 @@ def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give every parameter group the learning rate `lr`, times its `lr_factor` if it has one."""
+    """Give every parameter group the learning rate `lr`, times the group's `lr_factor` if set."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_factor", 1.0)
 
@@ -457,8 +457,8 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 def kept_settings(optimizer: Any) -> Iterator[None]:
     """Keep the plan's momentum, decay and other settings while a checkpoint is loaded.
 
-    A run may continue with other settings. The optimiser's state comes from the checkpoint, even
-    state that is stored among the settings, such as LAMB's step count.
+    A resumed run may have other settings than its checkpoint. The optimiser's state comes from the
+    checkpoint, even state that is stored among the settings, such as LAMB's step count.
     """
     before = [
         {name: group[name] for name in SETTINGS if name in group}

@@ -102,18 +102,19 @@ def average_buffers(model: nn.Module, comm: Comm) -> None:
     all ranks.
 
     Ranks train on different samples, so their statistics differ. Frameworks handle this in
-    different ways: DDP copies rank 0's, Horovod and DeepSpeed do nothing. Averaging before each
-    validation and checkpoint makes the model the same on all ranks.
+    different ways: DDP copies rank 0's buffers to all ranks, Horovod and DeepSpeed do nothing.
+    Averaging before each validation and checkpoint makes the model the same on all ranks.
     """
     if comm.size > 1:
         average_over_ranks(model, lambda flat: comm.all_reduce(flat, "sum"), comm.size)
 
 
 def average_over_ranks(model: nn.Module, summed: Callable[[Tensor], Tensor], ranks: int) -> None:
-    """Replace these buffers by their means. `summed` returns the sum over `ranks` ranks.
+    """Replace the floating-point and complex buffers by their means over ranks. `summed` returns
+    the sum over `ranks` ranks.
 
-    Sums are in fp64, so that a buffer of fp32 that is equal on all ranks keeps its value to the
-    bit, and so does a mask that holds the smallest number of fp32.
+    Sums are in fp64: an fp32 buffer that is equal on all ranks then keeps its value to the bit,
+    even if it is a mask that holds the smallest number of fp32.
     """
     buffers = [each for each in real_views(model.buffers()) if each.is_floating_point()]
     if not buffers:
@@ -125,7 +126,7 @@ def average_over_ranks(model: nn.Module, summed: Callable[[Tensor], Tensor], ran
 
 
 def real_views(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors; a complex one as a real view [..., 2]."""
+    """The tensors, with each complex tensor replaced by its real view [..., 2]."""
     return [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
 
 

@@ -29,7 +29,7 @@ class Compiler:
 
     @property
     def graph_breaks(self) -> dict[str, int]:
-        """Reason for a graph break -> its number; empty if the whole model is one graph."""
+        """Reason for graph breaks -> how many; empty if the whole model is one graph."""
         return {}
 
     @contextmanager

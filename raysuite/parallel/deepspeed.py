@@ -306,7 +306,7 @@ def _forget(model: nn.Module) -> None:
 
 
 class DeepSpeed(TorchGroupStrategy):
-    """Gradients, optimiser state and weights are sharded over ranks, by ZeRO stage."""
+    """ZeRO's stage decides whether optimiser state, gradients and weights are sharded."""
 
     engine = DeepSpeedEngine
 

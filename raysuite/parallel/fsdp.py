@@ -61,7 +61,8 @@ class Fsdp(TorchGroupStrategy):
         self._mesh: DeviceMesh | None = None
 
     def start(self, world: World) -> None:
-        """Join torch's group. Raises UserError if ranks do not divide into the requested copies."""
+        """Join torch's group. Raises UserError if `copies` is `nodes` and the nodes have unequal
+        numbers of consecutive ranks."""
         super().start(world)
         copies = self._copies(world)
         shape: tuple[int, ...] = (world.size,)
@@ -93,11 +94,11 @@ class Fsdp(TorchGroupStrategy):
 
 def units(model: nn.Module, each: str) -> list[nn.Module]:
     """The modules of `model` that are units: a unit's weights are gathered and reduced together.
-    All remaining weights form one more unit. Modules that share a weight with another module are in
-    it, because torch can shard a weight only once.
+    All remaining weights form one more unit. A module that shares a weight with a module outside it
+    also belongs to that unit, because torch can shard a weight only once.
 
-    `each` is `blocks`: the largest modules that contain modules and whose class occurs several
-    times, such as residual blocks and transformer layers; or `layers`: every module with weights.
+    `each`: `blocks` selects the largest modules that contain modules and whose class occurs several
+    times, such as residual blocks; `layers` selects every module with weights.
     """
     uses = _uses(model)
 

@@ -37,7 +37,7 @@ from raysuite.parallel.rebuilt import (
 
 _AXIS = "workers"
 _SHUTDOWN_S = 10
-"""Seconds for which a process that ends waits for the other processes, which may have failed."""
+"""Maximum seconds that a process waits at its end for other processes, which may have failed."""
 
 
 @cache

@@ -53,8 +53,8 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
 @contextmanager
 def restored(device: torch.device) -> Iterator[None]:
     """Restore the process after the context: functions of torch and numpy, environment variables,
-    number of threads and random state; leave a group of torch that was joined meanwhile. Imported
-    modules stay imported."""
+    number of threads and random state; leave a torch group that was joined within the context.
+    Imported modules stay imported."""
     joined, attributes = dist.is_initialized(), _attributes()
     settings = [(put, get()) for get, put in _SETTINGS]
     try:

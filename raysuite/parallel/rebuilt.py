@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Rules = tuple[tuple[tuple[str, Any], ...], ...]
-"""[groups of weights][(name, value) of each setting of the optimiser except its rate]."""
+"""For each group of weights: (name, value) of each optimiser setting except the learning rate."""
 
 CHANNELS_LAST: dict[int, tuple[int, ...]] = {4: (2, 3, 1, 0), 2: (1, 0)}
 """Number of dimensions of a torch weight -> the permutation of its axes."""
@@ -133,7 +133,7 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
 
 
 def _computed(layer: Any) -> bool:
-    """Whether the other frameworks support a layer with its options."""
+    """Whether TensorFlow and JAX support a layer with its options."""
     if isinstance(layer, nn.Conv2d):
         groups = layer.groups in (1, layer.in_channels)
         multiple = layer.groups == 1 or layer.out_channels == layer.in_channels
@@ -175,8 +175,8 @@ def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
 
 
 def pads(padding: Any) -> list[tuple[int, int]]:
-    """The padding (before, after) of each axis of [b, H, W, C]. Both are equal, as in torch; with
-    TensorFlow's padding "same" they may differ."""
+    """The padding (before, after) of each axis of [b, H, W, C]. Before and after are equal, as in
+    torch; with TensorFlow's padding "same" they may differ."""
     height, width = (padding, padding) if isinstance(padding, int) else padding
     return [(0, 0), (height, height), (width, width), (0, 0)]
 
@@ -281,7 +281,7 @@ class RebuiltEngine(Engine):
 
     @abstractmethod
     def read(self, key: str) -> Array:
-        """A copy of this rank's array; no collective is needed."""
+        """A copy of this rank's array with this key; no collective is needed."""
 
     @abstractmethod
     def write(self, key: str, value: Array) -> None:
@@ -301,9 +301,9 @@ class RebuiltEngine(Engine):
         """Update the weights once, and return the summed loss of all micro-batches, whose images
         [n, H, W, C] and labels [n] are concatenated.
 
-        `sizes` [a]: the number of samples in each micro-batch. `real` [a]: this number without
-        padding. `factor`: the factor by which this rank's loss is multiplied. `rates`: the learning
-        rate of each group of weights. `seeds` [a]: the seed of dropout in each micro-batch.
+        `sizes` [a]: the number of samples in each micro-batch. `real` [a]: how many of them
+        are not padding. `factor`: the factor by which this rank's loss is multiplied. `rates`: the
+        learning rate of each group of weights. `seeds` [a]: the dropout seed of each micro-batch.
         """
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:

@@ -69,8 +69,8 @@ class Residual(_Part):
     measured: float
     fitted: float
     without_it: float | None
-    """The prediction for the run, from a fit to the runs of all other batch sizes; None if these
-    lack one of its terms."""
+    """The run's prediction by a fit to the runs with other batch sizes; None if one of the run's
+    terms occurs in none of those runs."""
 
 
 class Model(_Part):
@@ -81,14 +81,14 @@ class Model(_Part):
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, divided by `sigma` squared."""
     sigma: float
-    """Relative standard deviation of runs from their predictions by fits without the run; 1 if no
-    run can be predicted so, because the other runs lack its terms."""
+    """Relative standard deviation of runs from their predictions by fits to all other runs; 1 if no
+    run can be predicted from the others."""
     freedom: int
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
     left_out: Errors | None
-    """Errors of the predictions for runs whose batch size was left out of the fit; None if the
-    other batch sizes predict no run."""
+    """Errors of the predictions for runs whose batch size was left out of the fit; None if no run
+    can be predicted from other batch sizes."""
     residuals: tuple[Residual, ...] = ()
 
     def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
@@ -175,8 +175,8 @@ class Calibration(_Part):
     seconds: Model
     """The fitted model of the training time of an epoch, in seconds."""
     bytes: Model | None
-    """The fitted model of a worker's largest peak memory, in bytes; None if too few runs have
-    it."""
+    """The fitted model of a worker's largest peak memory, in bytes; None if too few runs measured
+    the memory."""
     resident: float = 0.0
     """Bytes that a worker's process holds before a run, for example from earlier runs; median over
     runs. 0 if device memory was measured, and in a calibration of an older version."""
@@ -184,22 +184,22 @@ class Calibration(_Part):
     """The fitted model of the energy of an epoch, in joules, for devices and hosts; None if neither
     was measured in every run."""
     start: Interval
-    """Seconds of a run other than training and validation: median, 5th and 95th percentile."""
+    """Seconds of a run without training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
     """Errors of runs relative to the mean of their repeats: the smallest possible errors of
     predictions. None without repeats."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
     """Network -> (forward, backward) seconds of each block, if a pipeline measured them."""
     operation: float = 0.0
-    """Additional seconds of each pass of a micro-batch through a stage, compared with its share of
-    a pass through the whole network; one value for all schedules, 0 without pipelines."""
+    """Additional seconds of each pass of a micro-batch through a stage, compared with the stage's
+    share of a pass through the whole network. One value for all schedules; 0 without pipelines."""
     operations: dict[str, float] = Field(default_factory=dict)
     """Schedule -> `operation` for that schedule, if the calibration has enough pipelines with it.
     Schedules differ: PipeDream updates weights after fewer micro-batches than GPipe, and copies
     weights that are still needed."""
     pipelines: Simulated | None = None
-    """Errors of simulated steps of pipelines; None if the calibration has too few pipelines;
-    pipelines are then not predicted."""
+    """Errors of simulated steps of pipelines. None if the calibration has too few pipelines; it
+    then predicts no pipelines."""
 
     @property
     def processors(self) -> int:
@@ -244,8 +244,8 @@ class Calibration(_Part):
 
         With the fitted cost of an operation, measured and simulated steps agree in the geometric
         mean. The cost is 0 if simulated steps are too long even without it. If the calibration
-        lacks the cost of a byte, because no run had several workers, no pipeline is used. Pipelines
-        over several nodes are not used either. `most_other_cores`: see `observed`.
+        lacks the cost of a byte, because no run had several workers, pipelines are not used. Nor
+        are pipelines over several nodes. `most_other_cores`: see `observed`.
         """
         from scipy.optimize import brentq
 
@@ -317,7 +317,7 @@ class Calibration(_Part):
 
     @classmethod
     def read(cls, file: Path) -> Calibration:
-        """Read a calibration. Raises UserError if the file is not one."""
+        """Read a calibration. Raises UserError if the file is not a calibration."""
         try:
             data = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
             found = cls.model_validate(data)
@@ -363,7 +363,7 @@ class Observed:
 
     @property
     def seconds(self) -> float:
-        """Seconds of an epoch, if all its steps were as fast as the steady ones."""
+        """Seconds of an epoch, if all its steps were as fast as its steady steps."""
         return _pace(self.run, self.quiet) * float(self.run.plan["dataset"]["train_samples"])
 
     @property
@@ -420,7 +420,7 @@ def calibrate(
     workers_per_node: int | None = None,
     most_other_cores: float = math.inf,
 ) -> Calibration:
-    """Fit costs to the runs that `observed` selects. Raises UserError if there are too few."""
+    """Fit costs to the runs that `observed` selects. Raises UserError if these runs are too few."""
     seen = observed(runs, most_other_cores)
     if len(seen) < _LEAST_RUNS:
         busy = len(observed(runs)) - len(seen)
@@ -533,7 +533,7 @@ def neighbours(
     costs: Mapping[str, float], works: Iterable[str], ranges: Mapping[str, Mapping[str, Range]]
 ) -> dict[str, float]:
     """The cost of a neighbour (another worker on the same node), for networks that were measured
-    only on one worker: the cost of an image, times the median ratio of both for other networks."""
+    only on one worker: the cost of an image, times the median of neighbour / image for others."""
     shared = {work for work in works if ranges[work]["workers"].high > 1}
     shares = [
         costs[f"neighbour/{work}"] / costs[f"image/{work}"]
@@ -584,7 +584,7 @@ def fit(
     """Fit costs by non-negative least squares of relative errors.
 
     `rows` has each run's quantities by term. Cross-validation leaves out all runs of one group at a
-    time, and predicts them from the other groups, if these have all of their terms.
+    time, and predicts a run from the other groups if all of its terms occur there.
     """
     import numpy as np
     from scipy.optimize import nnls
@@ -603,8 +603,8 @@ def fit(
     fitted = amounts @ costs
 
     def predicted(labels: Sequence[Any]) -> Any:
-        """Each run's prediction, by a fit to the runs with other labels; NaN if these lack one of
-        the run's terms."""
+        """Each run's prediction by a fit to the runs with other labels; NaN if one of the run's
+        terms occurs in none of those runs."""
         found = np.full(len(rows), math.nan)
         for label in set(labels):
             inside = np.array([each == label for each in labels])

@@ -112,7 +112,7 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
     """Quantity of each term of the cost model for one epoch on one worker: images, bytes, ...
 
     In a ring all-reduce of n bytes, each of W workers sends 2 (W - 1) messages with 2 (W - 1) / W n
-    bytes in total; in a gather or a reduce-scatter, half of both (Patarasuk and Yuan 2009,
+    bytes in total; a gather or a reduce-scatter needs half of both (Patarasuk and Yuan 2009,
     "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
     Comput. 69:117). Workers of one node share its memory and caches: on a CPU with k workers per
     node, each image adds (k - 1) / k to the quantity of `neighbour`. With several workers there are

@@ -1,9 +1,8 @@
 """Explain each row of a report: the shares of its time by term, its bottleneck, and a suggestion.
 
 Shares come from measurements (the profile, waits for the loader, other programs' use of the
-processors) and from the schedule of a pipeline. The shares of the rest are computed from a
-calibration, or from other rows. The limit of a term is the throughput if the term took no time;
-computation has no limit.
+processors) and from the schedule of a pipeline. Other shares are computed from a calibration or
+other rows. The limit of a term is the throughput if the term took no time; computation has none.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Idle = Mapping[str, tuple[float, float]]
 
 
 _NAMED = 0.05
-"""A script's slowest rank is named if the others wait for it for at least this share of the time.
+"""A script's slowest rank is named if other ranks wait for it for at least this share of the time.
 """
 
 
@@ -165,7 +164,7 @@ def _cores(run: RunFigures) -> int | None:
 
 
 def _bubble(run: RunFigures) -> float:
-    """Bubble of a pipeline, as a share, if stages are equal and transfers take no time."""
+    """Share of the time in a pipeline's bubble, if stages are equal and transfers take no time."""
     options = STRATEGY_OPTIONS[run.plan["spec"]["strategy"]["name"]]
     strategy = options.model_validate(run.plan["spec"]["strategy"])
     schedule = strategy.pipeline(int(run.plan["accumulate"]))
@@ -189,9 +188,9 @@ def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict
 def _by_peers(
     row: Row, steps: Mapping[float, float], known: Mapping[Term, float]
 ) -> dict[Term, float]:
-    """Shares that are computed from rows that differ in one key. A row with another batch size
-    gives the overhead of a step. The baseline, which has fewer workers, gives the exposed
-    communication: 1 - efficiency."""
+    """Shares that are computed from rows that differ from `row` in one key. A row with another
+    batch size gives the overhead of a step. The baseline, which has fewer workers, gives the
+    exposed communication: 1 - efficiency."""
     found: dict[Term, float] = {}
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)

@@ -16,7 +16,7 @@ from raysuite.spec.strategies import STRATEGY_OPTIONS
 def choices(
     workers: Sequence[int], batches: Sequence[int], passes: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield every candidate as dotted keys and values, including infeasible ones."""
+    """Yield every candidate, also if infeasible, as dotted keys and values."""
     families = STRATEGY_OPTIONS.values()
     for count, family, batch, accumulate in itertools.product(workers, families, batches, passes):
         for strategy in family.candidates(count, accumulate):
@@ -65,8 +65,8 @@ def rank(
     exceeds a limit, or if its value for a limit is unknown.
 
     In this order, a candidate gets the first existing rank whose first candidate has a prediction
-    interval that ends at or above the candidate's own value. Without such a rank, it begins a new
-    rank. Part of the errors is common to all candidates, so some ties may be unnecessary.
+    interval that ends at or above the candidate's own value, or else begins a new rank. Part of the
+    errors is common to all candidates, so some ties may be unnecessary.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

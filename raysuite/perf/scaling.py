@@ -6,7 +6,7 @@ numbers of workers W and nodes N. The sum is multiplied by an unknown drift and 
     t(W, N) = sum of c_k x_k(W, N) * exp(drift(log2 W)) * exp(noise)
 
 The drift is a random walk over doublings of the workers; it is 0 at the smallest number of workers.
-It models effects that have no term, such as slower upper levels of a network, and makes intervals
+The drift models effects without a term, such as slow upper levels of a network, and makes intervals
 grow with the distance from the measured numbers of workers. Coefficients, the drift's step and the
 noise have log-normal priors (`TERMS`, `DRIFT`, `NOISE`). An ensemble sampler with stretch moves
 draws from their posterior (Goodman and Weare 2010, https://doi.org/10.2140/camcos.2010.5.65).
@@ -336,6 +336,12 @@ def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, l
             f"{file}: {some(wrong, 5)}: workers and nodes are whole numbers from 1 on, no more "
             "nodes than workers, throughput is positive, batch empty or positive"
         )
+    mixed = [name for name, own in series.items() if len({each.batch > 0 for each in own}) > 1]
+    if mixed:
+        raise UserError(
+            f"{file}: only some lines of {some(mixed, 5)} have a batch; give it in every line of a "
+            "series, or in none"
+        )
     return series
 
 
@@ -344,8 +350,8 @@ def series_of(
 ) -> dict[str, list[Point]]:
     """The series of measured runs: variants that differ only in their number of workers and batch.
 
-    Runs of several results may have equal names and different costs, such as in another precision;
-    what differs is then part of the names.
+    Runs of several results may have equal names but different costs, for example in another
+    precision. The difference then becomes part of the names.
     """
     found: dict[str, dict[tuple[str, ...], list[Point]]] = {}
     for run in runs:
@@ -399,8 +405,8 @@ def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
 
 
 def _shared(first: int, left: int, right: int) -> float:
-    """Number of doublings, from the fewest workers `first` on, that the random walks to `left` and
-    to `right` workers have in common; a walk to fewer workers has none in common with the others.
+    """Number of doublings, counted from `first` workers (the fewest), that the random walks to
+    `left` and to `right` workers have in common; 0 if `left` or `right` is below `first`.
     """
     return max(0.0, math.log2(min(left, right) / first))
 

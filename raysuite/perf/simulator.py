@@ -66,7 +66,7 @@ class Network(BaseModel):
 
     @classmethod
     def read(cls, name: str) -> Network:
-        """Read a YAML file by its path, or a shipped one by its name. Else raises UserError."""
+        """Read a YAML file by its path, or a shipped file by its name. Else raises UserError."""
         shipped = sorted((Path(__file__).parent / "shipped_networks").glob("*.yaml"))
         file = next((each for each in shipped if each.stem == name), Path(name))
         try:
@@ -496,7 +496,7 @@ def pipeline_step(
 
 
 _LONGEST_CYCLE = 60
-"""Most steps over which the mean step of a full pipeline is taken."""
+"""Maximum number of steps over which a full pipeline's step is averaged."""
 
 
 # A simulation's results
@@ -534,7 +534,7 @@ class Step:
         return cls(events, steps, seconds / steps, {**shares, name: left})
 
     def lasting(self, seconds: float) -> Step:
-        """This step with another mean duration, and the same work."""
+        """This step with the mean duration `seconds` and unchanged work."""
         *worked, rest = self.shares
         shares = {kind: self.shares[kind] * self.seconds / seconds for kind in worked}
         left = max(0.0, 1 - sum(shares.values()))

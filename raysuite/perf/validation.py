@@ -56,8 +56,8 @@ def words(kind: Kind | None) -> str:
 
 
 def of_plan(plan: Plan) -> Kind | None:
-    """The kind of a prediction from a calibration of one node; None if it was not validated. Only
-    predictions of image classification on CPUs were compared with measurements."""
+    """The kind of a prediction from a calibration of one node; None if it was not validated. Of
+    predictions on GPUs, only eight on one H200 were compared with measurements."""
     if plan["device"] != "cpu" or "task" in plan:  # plans of classification have no "task"
         return None
     return "pipelines" if plan["spec"]["strategy"].get("stages") else "one machine"

@@ -20,8 +20,8 @@ from raysuite.spec.batches import AutoBatch
 ROUNDS = 3
 """How many times each size is timed in a search for the fastest size."""
 _HOPELESS = 0.5
-"""A size whose throughput in the first round is below this share of the highest is not timed
-again."""
+"""A size whose throughput in the first round is below this share of the highest throughput is not
+timed again."""
 
 
 class NothingFitsError(RunError):
@@ -51,7 +51,7 @@ def sizes_of(plan: RunPlan) -> Sizes:
         fit = tuple(n for n in cuts if n <= most)
         return Sizes(fit, "batch" if fit[-1] == cuts[-1] else "at_most")
     held = max(1, plan.dataset.train_samples // (plan.workers * accumulation(plan.spec)))
-    powers = [2**n for n in range(held.bit_length()) if 2**n <= held]
+    powers = [2**n for n in range(held.bit_length())]
     fit = tuple(n for n in powers if n <= most)
     return Sizes(fit, "samples" if fit[-1] == powers[-1] else "at_most")
 
@@ -132,7 +132,7 @@ class Search:
     @property
     def _fitting(self) -> list[int]:
         """The sizes that fit; with `together_only`, also untried sizes below the ceiling."""
-        fit = {each.micro_batch for each in self.tried if each.fits}
+        fit = {each.micro_batch for each in self.tried}
         fit |= set(self.sizes) if self.together_only else set()
         return sorted(size for size in fit if size < self._ceiling)
 

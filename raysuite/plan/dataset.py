@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Datasets:
-    """Data sets on disk. Each is listed only once, because listing a large one takes seconds.
+    """Data sets on disk. Each set is listed only once, because listing a large set takes seconds.
 
     `elsewhere`: whether the runs are for another machine. A named data set without a folder on this
     machine is then assumed to have its official counts.

@@ -31,7 +31,7 @@ def accumulation(spec: ExperimentSpec) -> int:
 
 
 def global_batch_of(spec: ExperimentSpec) -> int:
-    """Samples of one optimiser step over all workers; the smallest candidate before trials."""
+    """Samples of one optimiser step over all workers; before trials, the smallest candidate."""
     share = spec.training.batch_per_worker
     each = accumulation(spec) if isinstance(share, AutoBatch) else share or 0
     return spec.training.global_batch or each * spec.resources.workers

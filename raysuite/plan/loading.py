@@ -1,4 +1,4 @@
-"""Plan a comparison of loaders: which loaders, which data set, how many timings of which length."""
+"""Plan a comparison of loaders: the loaders, the data set, and the number and length of timings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LoadingPlan(BaseModel):
 
     @property
     def title(self) -> str:
-        """The data set, with its format if there are several."""
+        """The data set, with its format if the data set has several."""
         several = len(self.data.formats) > 1
         return f"{self.data.name} {self.data.form}" if several else self.data.name
 
@@ -73,7 +73,7 @@ def _spec(data: dict[str, Any], loader: Any = "native") -> ExperimentSpec:
 
 
 def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
-    """The option blocks of loaders given by name or as a block. Raises UserError for others."""
+    """The option blocks of loaders given by name or as a block. Raises UserError otherwise."""
     blocks = [{"name": each} if isinstance(each, str) else each for each in given]
     for block in blocks:
         name = block.get("name") if isinstance(block, dict) else None
@@ -86,7 +86,7 @@ def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def default_blocks(gpus: int) -> list[dict[str, Any]]:
-    """A block of options for each loader; for DALI, with a GPU, a second one with `device: gpu`."""
+    """A block of options for each loader; with GPUs, DALI has a second one for `device: gpu`."""
     return [
         {"name": name, **device}
         for name in NAMES

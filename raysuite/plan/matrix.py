@@ -56,7 +56,7 @@ def expand(document: Document) -> list[Variant]:
 
 
 def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mistake]:
-    """A mistake for each combination that gives the same run as an earlier one, with equal seed."""
+    """A mistake for each combination whose run, including the seed, equals an earlier run."""
     first: dict[str, dict[str, Any]] = {}
     for label, spec in variants:
         same = first.setdefault(spec.model_dump_json(), label)
@@ -72,7 +72,7 @@ def _words(label: Mapping[str, Any]) -> str:
 
 
 def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:
-    """The key path in the matrix of `label`'s value for `key`; None if `key` is not swept."""
+    """The matrix's key path of the value that `label` has for `key`; None if `key` is not swept."""
     for written, values in (document.data.get("matrix") or {}).items():
         together = swept_keys(written)
         if key in together:

@@ -209,7 +209,7 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
 
 
 def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan]]:
-    """Groups of consecutive runs that share workers: as many as the group's largest run needs.
+    """Groups of consecutive runs that share as many workers as the largest of them needs.
 
     A smaller run uses the first ranks, and the other ranks wait. On several nodes only runs of
     equal size share workers: the first ranks of a large world are placed differently from the ranks
@@ -251,7 +251,7 @@ def _stands_apart(plan: RunPlan) -> bool:
 
 
 def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
-    """`plan` with fewer workers: the largest number, up to `most`, that its options allow, or None.
+    """`plan` with fewer workers: as many, up to `most`, as its options allow; None without any.
 
     The global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
     micro-batch accumulates gradients. `index` is the new run's position in the order of execution,

@@ -21,14 +21,14 @@ class Reached(NamedTuple):
     """Throughput per worker / throughput per worker on the smallest published number of workers."""
     system: str
     workers: int
-    """Number of workers at this efficiency: the requested number, or the largest published one."""
+    """Number of workers at this efficiency: the requested, or the largest published number."""
 
 
 @cache
 def aach2023() -> dict[str, list[Point]]:
     """The series of Aach et al. 2023, Table 2, by network and loader. Each GPU does the same amount
     of computation in a step, so the throughput is proportional to the number of GPUs times the
-    share of computation in their time."""
+    share of the time in which they compute."""
     found: dict[str, list[Point]] = {}
     for each in published("aach2023").values:
         if each.quantity == "share_computation" and each.workers and each.value:
@@ -49,10 +49,10 @@ def others() -> dict[str, list[Point]]:
 
 
 def reached(workers: int) -> tuple[Reached, Reached]:
-    """The lowest and the highest published efficiency on `workers` workers. If a system has no
-    figures for so many workers, its largest published number of workers is used. The highest
-    efficiency is that of a system with the largest of these numbers. Between two published numbers,
-    the efficiency is interpolated over the logarithm of the number of workers."""
+    """The lowest and the highest published efficiency on `workers` workers. If a system was not
+    measured on that many workers, its largest number of workers is used; the highest efficiency is
+    then that of a system measured on the most workers. Between two published numbers, the
+    efficiency is interpolated over the logarithm of the number of workers."""
     found = [
         _reached(name, sorted(points), workers) for name, points in (aach2023() | others()).items()
     ]

@@ -86,7 +86,7 @@ def step_of(
     throughput of a single worker, per second.
 
     `storage`: images, samples or tokens per second that storage delivers to all workers together.
-    It limits data-parallel steps, because storage delivers the next batch during a step.
+    A data-parallel step lasts at least as long as storage needs to deliver the next batch.
     """
     data, pace = plan.model_dump(mode="json"), partial(_pace, plan.workers, 0.0)
     update = load = 0.0
@@ -152,8 +152,8 @@ def step_of(
 
 
 def epoch_seconds(plan: RunPlan, step: Step, simulated: Callable[[RunPlan], Step]) -> float:
-    """Seconds of an epoch's steps, of which `step` is a whole one. The last step has the remaining
-    samples, in as many micro-batches of at least two samples."""
+    """Seconds of an epoch's steps; `step` is a step with a whole global batch. The last step
+    has the remaining samples, in as many micro-batches as other steps if each has two or more."""
     whole, rest = divmod(plan.dataset.train_samples, plan.global_batch)
     if not rest:
         return whole * step.seconds
@@ -174,8 +174,8 @@ _COUNTED: dict[str, _Counted] = {}
 
 def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> list[Layer]:
     """The network's layers, or a pipeline's stages. `seconds`, the time of both passes, is divided
-    among layers in proportion to their FLOPs. Stages are in proportion to the times of their blocks
-    instead, if the calibration has these."""
+    among layers in proportion to their FLOPs. If the calibration has measured times of a pipeline's
+    blocks, stages are in proportion to these times instead."""
     parts = plan.spec.strategy.model_dump(include={"name", "units"})
     precision = plan.spec.training.precision
     key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), parts, precision])
@@ -304,8 +304,8 @@ def beside_training(
 
 def kind_of(plan: RunPlan, calibration: Calibration | None, network: str | None) -> Kind | None:
     """The kind of the simulation; None if its errors are not known. Pipelines simulated from a
-    calibration were compared with measurements, and data parallelism simulated from the rate of one
-    worker with published figures."""
+    calibration were compared with measurements. Data parallelism simulated from one worker's rate
+    was compared with published figures."""
     data = plan.model_dump(mode="json")
     if calibration is not None:
         return of_plan(data) if plan.schedule is not None and network is None else None
@@ -332,8 +332,8 @@ def with_failures(
 
 def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
     """(share of an epoch's time that a pipeline loses to its bubble, share that it loses because
-    stages take unequal times). The time of a stage is assumed to be proportional to its FLOPs, and
-    transfers to take no time."""
+    stages take unequal times). Assumptions: a stage's time is proportional to its FLOPs, and
+    transfers take no time."""
     run = RunPlan.model_validate(plan)
     assert run.schedule is not None
     stages = _layers(run, 1.0, None)

@@ -19,8 +19,8 @@ exact."""
 
 
 MOST_LEFT_OUT = 100
-"""Number of consecutive draws without a valid spec after which a sweep ends, if other values
-replace them."""
+"""If infeasible draws are replaced, a sweep ends after this many consecutive draws without a valid
+spec."""
 
 
 def draws_replacements(search: SearchOptions) -> bool:
@@ -32,7 +32,7 @@ def drawn(search: SearchOptions, left_out: int = 0) -> Iterator[Values]:
     """The values of every trial of the searchers `random` and `grid`.
 
     A trial's values depend on the seed and the trial's number, not on the results of other trials.
-    `left_out`: the number of infeasible draws, which other draws replace.
+    `left_out`: the number of infeasible draws; as many draws are added.
     """
     if search.searcher.name == "grid":
         yield from _crossed(search.space, {}, LISTED)
@@ -86,8 +86,8 @@ def draw(dimension: Dimension, chance: random.Random) -> Any:
 def perturbed(
     dimension: Dimension, value: Any, factors: Sequence[float], chance: random.Random
 ) -> Any:
-    """A value near `value`: `value` times one of `factors`, limited to the range, or, for a list, a
-    neighbour of `value` in it."""
+    """A value near `value`. In a range: `value` times one of `factors`, limited to the range; in a
+    list: a neighbour of `value`."""
     arguments = dimension.arguments
     if dimension.kind in LISTED:
         if value not in arguments:
@@ -129,8 +129,8 @@ def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:
 def _crossed(
     space: Mapping[str, Dimension], values: Mapping[str, Any], kinds: tuple[Kind, ...]
 ) -> Iterator[Values]:
-    """`values`, combined with every combination of the listed values of the dimensions of these
-    kinds. Keys whose conditions do not hold are left out, and so are repeated combinations."""
+    """`values` with each combination of the listed values, for all dimensions of these kinds. Keys
+    whose conditions do not hold are left out, and so are repeated combinations."""
     listed = {key: each.arguments for key, each in space.items() if each.kind in kinds}
     made: set[tuple[int | None, ...]] = set()
     for places in itertools.product(*(range(len(each)) for each in listed.values())):

@@ -61,7 +61,7 @@ def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
     """A spec for each end of a range and for each listed value, in which the other keys have fixed
-    values. Every possible block is in one of the specs. Raises SpecError if a spec is invalid."""
+    values. Every block that a trial can have occurs. Raises SpecError if a spec is invalid."""
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
 
@@ -156,8 +156,8 @@ def most_epochs(document: Document, search: SearchOptions) -> int:
 
 
 def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None]]:
-    """(values to check, key that they test). The first values test no key (None). The others differ
-    from them in the tested key and in the keys on which its condition depends."""
+    """(values to check, key that they test). The first values test no key (None). The others
+    differ from the first in the tested key and in the keys on which its condition depends."""
     first = {key: dimension.edges()[0] for key, dimension in space.items()}
     yield active(space, first), None
     for key, dimension in space.items():
@@ -234,7 +234,7 @@ TRIALS = "search.trials"
 def set_more_trials(document: Document, wanted: Document) -> None:
     """Set the number of trials in the document of an earlier sweep to the number in `wanted`.
 
-    Raises UserError if the sweep cannot have more trials, or if the number is not larger.
+    Raises UserError if the sweep cannot have more trials, or if `wanted` has no larger number.
     """
     search, trials = read_search(document), read_search(wanted).trials
     if search.trials is None or search.scheduler.name == "pbt":

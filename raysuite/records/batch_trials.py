@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +35,9 @@ class BatchTried(BaseModel):
     fits: bool
     """Whether this size fits on every worker."""
     peak_bytes: list[int] = []
-    """Peak memory: torch's on a device; on a CPU the growth of the process during the trial."""
+    """Peak bytes: torch's on a device; on a CPU, the growth of the process during the trial."""
     limit_bytes: list[int] = []
-    """Memory that a worker may use."""
+    """Bytes that each worker may use."""
     images_per_second: float | None = None
     """Throughput over all workers in the steps after a warm-up; None if the size was not timed."""
     message: str = ""
@@ -128,11 +129,13 @@ class BatchFound(RecordBase):
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:
-        """Sizes whose mean throughput differs from that of the chosen size by more than NEAR
-        allows, but not significantly: the difference may be noise."""
+        """Sizes that fit, and whose mean throughput differs from that of the chosen size by more
+        than NEAR allows, but not significantly: the difference may be noise."""
         timed: dict[int, list[float]] = {}
+        # a size may have fitted in earlier rounds
+        limit = min((each.micro_batch for each in self.tried if not each.fits), default=math.inf)
         for each in self.tried:
-            if each.fits and each.stage == "together" and each.images_per_second:
+            if each.micro_batch < limit and each.images_per_second:
                 timed.setdefault(each.micro_batch, []).append(each.images_per_second)
         stats = {size: stat for size in sorted(timed) if (stat := summarize(timed[size]))}
         repeated = {size: stat for size, stat in stats.items() if stat.n > 1}

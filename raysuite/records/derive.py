@@ -55,8 +55,8 @@ _OF_AN_ATTEMPT = (
 def current(records: Iterable[Record]) -> list[Record]:
     """The Records of a run, in order, without those that a resumed attempt replaced.
 
-    A RunStarted at epoch k replaces the previous attempt's epochs from k on, its end, profile and
-    skipped samples. If an epoch was recorded twice, the later Record counts.
+    A RunStarted at epoch k replaces the epochs from k on, and the previous attempt's end, profile
+    and skipped samples. If an epoch was recorded twice, the later Record counts.
     """
     counted: list[Record] = []
     for record in records:
@@ -228,7 +228,7 @@ class RunFigures:
 
     @property
     def val_samples(self) -> int:
-        """Number of samples in the validation set, without those that were left out."""
+        """Number of samples in the validation set, without samples that were left out."""
         skipped = sum(record.skipped for record in self.skipped if record.split == "val")
         return int(self.plan["dataset"]["val_samples"]) - skipped
 

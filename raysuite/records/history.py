@@ -103,7 +103,7 @@ def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point
     ratio's interval has to exclude 1, at a simultaneous level for all places (Bonferroni). Both
     parts are then divided in the same way. If no place is significant, a stretch between two places
     is compared with the rest. Each part has at least two values: means of folders, or single runs.
-    A change is the ratio of two neighbouring parts' throughputs, with its interval at that level.
+    A change is the ratio of two neighbouring parts' throughputs, with its simultaneous interval.
     """
     strict = 1 - (1 - level) * PLACES / max(1, len(points) - 1)
     ends = [0, *_places(points, strict, by_runs), len(points)]

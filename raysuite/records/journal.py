@@ -128,7 +128,7 @@ def recorded_epochs(records: Iterable[Record]) -> int:
 
 
 def class_names(file: Path) -> tuple[str, ...]:
-    """A run's class names, by label, from its last Record that has them; empty if none has."""
+    """A run's class names, by label, from the last Record that has names; empty without any."""
     names: Sequence[str] = ()
     for record in read_journal(file):
         if isinstance(record, RunStarted):
@@ -261,8 +261,8 @@ class Results:
             self.write_plans(self.plans())
 
     def search(self) -> dict[str, Any] | None:
-        """The content of search.json: a sweep's section `search`, `name`, initial `spec`,
-        `settings` (keys that are set in each block that a trial draws); None if there is no sweep.
+        """The content of search.json: a sweep's section `search`, its `name`, initial `spec` and
+        `settings` (keys that are set in each block that a trial draws); None without a sweep.
         """
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded

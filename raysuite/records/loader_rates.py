@@ -82,7 +82,7 @@ class LoadingBench(_Fact):
 
     format: int = 1
     name: str
-    """The data set, with its format on disk if it has several."""
+    """The data set, with its format on disk if the data set has several."""
     time: float
     """When the measurement began, in seconds since 1970."""
     plan: dict[str, Any]

@@ -53,7 +53,7 @@ class Metric:
     note: str
     """Its definition, in a sentence."""
     of: Callable[[RunFigures], float | None] | None = None
-    """Computes a run's value; if None, the value is the attribute `name` of the run or its
+    """Computes a run's value; if None, the value is the attribute `name` of the run or of its
     costs."""
     reduction: Reduction = "mean"
     needs_gate: bool = True
@@ -174,7 +174,7 @@ def _best(task: TaskFacts) -> Metric:
 
 
 def _validated(task: TaskFacts) -> Reduction:
-    """Only classification has metrics that are shares of the validation samples."""
+    """The reduction; only metrics of classification are shares of the validation samples."""
     return "accuracy" if task == CLASSIFICATION else "learnt"
 
 

@@ -38,9 +38,14 @@ def variant_name(plan: Plan) -> str:
 
 
 def run_name(plan: Plan) -> str:
-    """The variant's name, and the repeat if it is not the first."""
-    name = variant_name(plan)
-    return f"{name} · repeat {plan['repeat']}" if plan["repeat"] else name
+    """The variant's name, its seed if the matrix has seeds, and the repeat if it is not the
+    first."""
+    parts = [variant_name(plan)]
+    if (seed := plan["label"].get("seed")) is not None:
+        parts.append(f"seed={seed}")
+    if plan["repeat"]:
+        parts.append(f"repeat {plan['repeat']}")
+    return " · ".join(parts)
 
 
 def series_name(plan: Plan) -> str:
@@ -164,9 +169,8 @@ _WORK = ("model", "data", "task", "optimizer", "schedule", "training")
 
 
 def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> list[dict[str, Any]]:
-    """For each plan, {key: value} of the keys in the blocks of _WORK whose values differ between
-    the plans, but that are in no plan's matrix. There are such keys if the plans come from
-    different specs.
+    """For each plan, {key: value} of those keys in the blocks of _WORK that differ between the
+    plans but are in no plan's matrix. There are such keys if the plans come from different specs.
 
     `found`: keys whose values a batch search found; they are left out. The format of a data set on
     disk is also left out, and so is the path of a data set known by name.

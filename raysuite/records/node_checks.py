@@ -93,14 +93,14 @@ FEWEST = 3
 """With fewer nodes, no node is reported as slow: of two unequal nodes, either may be slow."""
 _DEVIATIONS = 5.0
 _DEVIATIONS_OF_FEW = 2.0
-"""Bound for fewer than eight nodes, whose median absolute deviation is unreliable: with three nodes
-it is the difference between two of them."""
+"""Bound in robust standard deviations for fewer than eight nodes. Their median absolute deviation
+is unreliable: with three nodes, it is the difference between two of them."""
 _FEW = 8
 _OWN_DEVIATIONS = 3.0
-"""Bound in standard deviations between the tries of one node, pooled over all nodes."""
+"""Bound in standard deviations over the tries of one node, pooled over all nodes."""
 _LEAST = 0.2
-"""Smallest bound, on the log scale: equal nodes differ by some percent, even if the median absolute
-deviation of a few of them is smaller by chance."""
+"""Smallest bound, as a difference of logarithms: equal nodes differ by some percent, even if the
+median absolute deviation of a few of them is smaller by chance."""
 _AGAIN = 5
 _TO_SIGMA = 1.4826
 """Median absolute deviation -> standard deviation of a normal distribution (Rousseeuw and Croux
@@ -136,8 +136,8 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
 def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
     """Measure all nodes, and return their figures in the order in which `measure` returns them.
 
-    While a node seems slow, all nodes are measured again, up to five times, and the best figures of
-    each node count. So a node that another program slowed for a moment is not reported.
+    While a node seems slow, all nodes are measured again, up to five times, and each node's best
+    figures are used. So a node that another program slowed for a moment is not reported.
     """
     tries = [measure()]
     rows = tries[0]

@@ -17,7 +17,7 @@ class Interval(NamedTuple):
     high: float
 
     def times(self, factor: float) -> Interval:
-        """The same interval in another unit, `factor` times as large."""
+        """The interval with all values multiplied by `factor`, for another unit."""
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
     def inverse(self, numerator: float) -> Interval:

@@ -79,7 +79,7 @@ class Row:
     """E = S * workers of the baseline / workers; None if these numbers of workers are equal."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows with the same work and number of
-    workers; None if there is no other such row."""
+    workers; None if this is the only such row."""
     is_best: bool = False
     """Whether the row has the highest throughput of several rows with the same work and workers."""
     beside: str | None = None
@@ -199,10 +199,10 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     """Rows in the order of execution, each relative to its baseline.
 
     Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
-    other options. With `workers=4`, it is the row of its series with the number of workers nearest
-    to 4. Any other `baseline` is a row's name, or a part of a name such as `single`. The baseline
-    is then, among the rows with this name and with the same work, the row with the most equal
-    options. A tie is decided by an equal loader, then by an equal strategy.
+    other options. With `workers=4`, the baseline is the row of the row's series whose number of
+    workers is nearest to 4. Any other `baseline` is a row's name, or a part of a name such as
+    `single`. Among the rows with this name and the same work, the baseline is then the row with the
+    most equal options. A tie is decided by an equal loader, then by an equal strategy.
 
     Raises UserError, with the valid names, if nothing matches `baseline`, and if `workers=4` makes
     each row its own baseline.
@@ -464,7 +464,8 @@ def _break_even(row: Row, plain: Row) -> Ratio | None:
     for run in row.timed:
         other = others.get((run.plan["repeat"], run.plan["seed"]))
         if run.throughput and other and run.compile_seconds:
+            units = row.global_batch * run.epoch_units / int(run.plan["dataset"]["train_samples"])
             seconds.append(run.compile_seconds)
-            saved.append(row.global_batch / other - row.global_batch / run.throughput)
+            saved.append(units / other - units / run.throughput)
     took, gained = summarize(seconds), summarize(saved)
     return fieller(took, gained) if took and gained else None

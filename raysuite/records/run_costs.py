@@ -78,10 +78,10 @@ def run_costs(
 ) -> Costs:
     """The costs of a run whose gate passed. `epoch_seconds` is the mean over `epochs`."""
     flops = traffic = None
-    sequence = plan["dataset"].get("sequence")
+    task, sequence = task_of(plan), plan["dataset"].get("sequence") or 0
     forward = None if counted is None else counted.forward_flops
-    if forward and throughput is not None and task_of(plan).units_are_known(sequence):
-        of_unit = forward / (sequence or 1)
+    if forward and throughput is not None and task.units_are_known(sequence):
+        of_unit = forward / task.units(1, sequence)
         flops = PASSES * OPERATIONS_PER_MULTIPLY_ADD * of_unit * throughput
     if counted is not None and counted.parameters is not None:
         sizes = counted.parameters, counted.gradient_bytes or 0, counted.small_parameters
@@ -130,4 +130,4 @@ def _joules(epochs: Sequence[EpochFinished], energy: Callable[..., float | None]
     known = [None if epoch.power is None else energy(epoch.power) for epoch in epochs]
     images = sum(epoch.images for epoch in epochs)
     joules = [each for each in known if each is not None]
-    return sum(joules) / images if joules and len(joules) == len(known) and images else None
+    return sum(joules) / images if images and len(joules) == len(known) else None

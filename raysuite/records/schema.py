@@ -95,9 +95,9 @@ class GateVerdict(RecordBase):
     """For a framework that rebuilds the network: largest relative error of weights, running
     statistics, logits and loss after one step of the run's own network, against torch."""
     error_network: float | None = None
-    """Largest difference of a weight tensor, relative to its update, after two steps in fp32 of the
-    run's own network on small batches, compared with one process that computes the slices of all
-    ranks. None if this was not compared."""
+    """For the run's own network, after two steps in fp32 on small batches: largest difference of a
+    weight tensor, relative to its update, from one process that computes the slices of all ranks.
+    None if this was not compared."""
     network: str = ""
     """The result for the run's own network, or why it was not compared, as text."""
     network_seconds: float | None = None
@@ -162,8 +162,8 @@ class EpochFinished(RecordBase):
     learning_rates: list[float]
     """Learning rate used, one per optimiser step."""
     figures: dict[str, list[float]] = later({})
-    """Name of a metric that is measured in each optimiser step, such as `gradient_norm` -> its
-    values; NaN at a step without a value, and at a step that fp16 skipped."""
+    """Name of a metric of each optimiser step, such as `gradient_norm` -> the metric's values; NaN
+    at a step without a value, and at a step that fp16 skipped."""
     skipped_steps: int = 0
     """Steps that changed no weight, because gradients overflowed in fp16."""
     attempts: int = 1
@@ -328,7 +328,7 @@ class TimeShares(RecordBase):
     kernel_seconds: dict[str, list[float]] = Field(default_factory=dict)
     """On a GPU: class of kernels -> time in which a kernel of this class runs."""
     sources: list[str] = Field(default_factory=list)
-    """What rank 0's communication time was read from, such as `kernels` or `timeline`."""
+    """Sources of rank 0's communication time, such as `kernels` or `timeline`."""
     trace: str = ""
     """Rank 0's trace in the run's folder, which Perfetto opens; empty if none was kept."""
     seconds: float
@@ -411,7 +411,7 @@ class StagesMeasured(RecordBase):
     slots: list[list[Slot]]
     """[workers of the first copy][operations] of the window's first step."""
     block_seconds: list[tuple[float, float]] = Field(default_factory=list)
-    """(forward, backward) of each block with one micro-batch, if measured to balance the stages."""
+    """(forward, backward) seconds of each block for one micro-batch, if measured for `balance`."""
 
     @property
     def imbalance(self) -> float:

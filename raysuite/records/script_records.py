@@ -395,7 +395,7 @@ def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
         listed = some([str(number) for number in numbers], 8)
         notes.append(f"ranks took unequal numbers of steps: {listed}; all took {steps.taken}")
     own = [_mean(log, steps) for log in logs]
-    if len(own) > 1 and min(own) > 0 and max(own) / min(own) > 1.1:
+    if min(own) > 0 and max(own) / min(own) > 1.1:
         slow = own.index(max(own))
         hosts = [str(log.begin.get("host", "")) for log in logs]
         where = f" on {hosts[slow]}" if len(set(hosts)) > 1 else ""
@@ -482,7 +482,7 @@ def verdict(
             workers=len(logs),
             passed=not wrong,
             ranks_equal=not any("parameters differ" in each for each in wrong),
-            error=math.nan if reason else error,
+            error=error,
             error_batchnorm=0.0,
             tolerance=LOSS_TOLERANCE,
             rule=f"after each of the first steps: {' and '.join(compared)}",
@@ -494,8 +494,8 @@ def verdict(
 
 
 def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
-    """Yield an error that names the first step in which a rank's parameters differ from those of
-    rank 0, the rank, and the parameters."""
+    """Yield an error for the first step in which a rank's parameters differ from those of rank 0.
+    The error names the step, the rank and the parameters."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         if any(check["sharded"] for check in checks):
             notes.append("equality of parameters is not decidable, because ranks hold shards")
@@ -555,9 +555,9 @@ def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iter
 
 
 _UNDIVIDED = 0.9
-"""If a pass of each rank has more than this share of the samples of a run with one worker, the
-samples count as not divided among ranks. If two ranks divide the samples, each has a share of 0.5,
-plus one batch at most."""
+"""If a rank's pass over its DataLoader has more than this share of the samples in the pass of a run
+with one worker, the samples count as not divided among ranks. If two ranks divide the samples, each
+has a share of 0.5, plus one batch at most."""
 
 
 def _loss_error(

@@ -257,10 +257,10 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
     """For positive `values` [..., K, n], return `log(mean_i / mean_j)` and the half width of its
     interval, both [..., K, K], such that `level` holds for all K (K - 1) / 2 intervals at once.
 
-    An interval is Student's t of the values divided by their means, which is the delta method on
-    the logarithm (Casella and Berger 2002, Statistical Inference, 5.5.4): the intervals of R and
-    1/R agree. The level of each pair follows from Bonferroni's inequality for all pairs. The best
-    variant may be chosen afterwards, because every comparison with it is one of these pairs.
+    An interval is Student's t interval of the values divided by their means: the delta method on
+    the logarithm (Casella and Berger 2002, Statistical Inference, 5.5.4). Thus the intervals of R
+    and 1/R agree. The level of each pair follows from Bonferroni's inequality for all pairs. The
+    best variant may be chosen afterwards, because every comparison with it is one of these pairs.
 
     Two variants are compared round by round (`paired`; column by column), or as independent samples
     with the degrees of freedom of Welch and Satterthwaite (Welch 1947, Biometrika 34:28). With more
@@ -328,8 +328,8 @@ def outlying(values: Array, level: float) -> Any:
 
 def slow_start(speeds: Array, level: float) -> tuple[Any, Any]:
     """Whether the first epochs of runs were slower than the later epochs, from `speeds` [..., runs,
-    epochs]. Returns two arrays [...]: a bool, and the share by which they were slower, as a mean
-    over runs.
+    epochs]. Returns two arrays [...]: a bool, and the share by which the first epochs were slower,
+    as a mean over runs.
 
     The test is a one-sided prediction interval of log(first / geometric mean of later epochs),
     averaged over runs. Its variance follows from the variance of later epochs within runs. If

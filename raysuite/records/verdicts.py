@@ -84,7 +84,7 @@ def site_check(results: Results, when: float) -> SiteCheck:
 
 
 def earlier_checks(folder: Path, now: SiteCheck) -> list[SiteCheck]:
-    """Checks in a site's folder, before `now` and with the same hardware and number of workers."""
+    """A site's checks that are older than `now`, on the same hardware and number of workers."""
     found = []
     for file in sorted(folder.glob(f"*/{FILE}")):
         check = SiteCheck.model_validate(json.loads(file.read_bytes()))

@@ -38,7 +38,7 @@ class Quantity:
     title: str
     unit: Unit
     write: text.Writer | None = None
-    """Formats a value. If None, all values of a table have the same multiple of the unit."""
+    """Formats a value. If None, a table uses one multiple of the unit for all values."""
 
 
 def _short(value: float) -> str:

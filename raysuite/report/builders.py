@@ -557,13 +557,13 @@ def _merged(
     apart = SAME * (max(finite, default=1.0) - min(finite, default=0.0))
 
     def same(left: Curve, right: Curve) -> bool:
-        """Whether two lines are equal up to the end of the shorter one."""
+        """Whether two lines are equal up to the end of the shorter line."""
         pairs = zip(left[1], right[1], strict=False)
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """Where `places` may have curves that begin near `first` (the second part of its keys).
-        Curves whose first value is not finite have None there."""
+        """Second parts of those keys of `places` under which curves that begin near `first` may be.
+        Curves whose first value is not finite are under None."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))

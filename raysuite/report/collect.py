@@ -36,7 +36,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Report:
-    """The figures of a results folder. All of them are computed from the Records."""
+    """The figures of a results folder. All figures are computed from the Records."""
 
     folder: Path
     rows: list[Row]
@@ -124,7 +124,7 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables of rows with default baselines; not called for sweeps, whose rows differ too much.
+"""Makes tables of rows with default baselines; not called for sweeps: their rows differ too much.
 """
 
 

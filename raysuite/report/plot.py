@@ -1,5 +1,5 @@
-"""Plots as data: traces, layers and axes. They become one Vega-Lite specification, which the page
-shows, and from which vl-convert makes SVG, PDF and PNG without a browser or a network.
+"""Plots as data: traces, layers and axes. A plot becomes one Vega-Lite specification, which the
+page shows, and from which vl-convert makes SVG, PDF and PNG without a browser or a network.
 
 A trace is a dictionary. Its lists are columns of equal length; every other value is common to all
 its points. Layers draw the traces of one `kind`:
@@ -41,7 +41,7 @@ PAPER_PX = 480
 """Width in pixels of a picture with one panel: 5 inches, for a column of a paper."""
 
 LONGEST_NAME_PX = 420
-"""Width in pixels from which a name in a legend, or at a bar of a picture, is cut."""
+"""Largest width in pixels of a name in a legend, or at a bar of a picture; longer names are cut."""
 
 
 class Style(NamedTuple):
@@ -140,7 +140,7 @@ class Plot:
         return {"mark": mark, "transform": transform, "encoding": encoding | own}
 
     def _channel(self, name: str) -> Layer:
-        """The channel for one property of series' styles. The legend has symbols, else dashes."""
+        """A channel for one property of styles; the legend has dashes for lines without points."""
         if not self.styles:
             return {"field": "color", "type": "nominal", "scale": None, "legend": None}
         kinds = {layer["mark"]["type"] for layer in self.layers}
@@ -204,8 +204,8 @@ INK = {"color": {"value": "currentColor"}}
 def layer(
     kind: str, mark: str, encoding: Layer | None = None, *, ends: bool = False, **look: Any
 ) -> Layer:
-    """A Vega-Lite layer that draws the traces of `kind` with a mark and its properties `look`. It
-    has a tooltip unless `encoding` is given. `ends`: draw only points that have an interval."""
+    """A Vega-Lite layer that draws the traces of `kind` with a mark and its properties `look`. The
+    layer has a tooltip unless `encoding` is given. `ends`: draw only points with an interval."""
     transform = {"transform": [_HAS_ENDS]} if ends else {}
     encoding = TIP if encoding is None else encoding
     return {"kind": kind, "mark": {"type": mark, **look}, **transform, "encoding": encoding}

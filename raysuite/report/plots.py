@@ -59,7 +59,7 @@ def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> lis
 # Throughput.
 
 MOST_COMPARED = 30
-"""Largest number of rows of a group in the plot of ratios to the best."""
+"""Largest number of rows of a group in the plot of ratios to the best row."""
 FARTHEST = 1.5
 """Largest ratio on the axis. Intervals of two or three repeats can reach far beyond it."""
 FOREST = [

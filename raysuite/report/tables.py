@@ -456,7 +456,7 @@ MOST_BASELINES = 4
 
 def rows_latex(rows: Sequence[Row]) -> str:
     """The table of variants in LaTeX for a column of a paper: selected figures, with the ends of
-    their 95 % intervals as subscript and superscript. Names omit what all rows share."""
+    their 95 % intervals as subscript and superscript. Names omit the parts that all rows share."""
     names = [name for name in telling(rows) if name != "workers"]
     main, rate = primary(rows), rate_title(rows)
     percent = r"\,/\,\%" if main.unit == "share" else ""

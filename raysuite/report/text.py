@@ -29,7 +29,7 @@ _OPTIONS = re.compile(r"(\w+)\(([^()]*)\)")
 
 
 def without_shared_options(names: Iterable[str]) -> dict[str, str]:
-    """Name -> name without those options of a block that are equal in all names with this block."""
+    """Name -> the name without options that are equal in all names with the same block."""
     names, blocks = list(names), dict[str, list[set[str]]]()
     for block, options in (found for name in names for found in _OPTIONS.findall(name)):
         blocks.setdefault(block, []).append(set(options.split(", ")))
@@ -77,9 +77,9 @@ def percent(share: float) -> str:
 
 def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -> str:
     """The mean and its 95 % interval: `12.3 [11.8, 12.9] s`. `single` is written in place of a
-    missing interval, and after the interval of a single repeat, which only accuracies have. An
-    interval that carries no information is replaced by the range of the values: `6,150 (n = 2:
-    3,000 to 9,300)`."""
+    missing interval. For an accuracy, which has an interval even with a single repeat, it follows
+    that interval. An interval that carries no information is replaced by the range of the values:
+    `6,150 (n = 2: 3,000 to 9,300)`."""
     if value is None:
         return NONE
     if value.low is None or value.high is None:
@@ -157,7 +157,7 @@ _SIZES: dict[str, tuple[tuple[float, float, str], ...]] = {
         for unit in ("FLOP/s", "B/s")
     },
 }
-"""Unit of a metric -> the least value for each multiple, the multiple, and its name."""
+"""Unit of a metric -> (least value, multiple, name) of each multiple of the unit."""
 
 
 def writer(unit: Unit, values: Iterable[float | None]) -> Writer:

@@ -48,8 +48,8 @@ class Options(BaseModel):
 
 
 def later(default: Any, **rules: Any) -> Any:
-    """A field that was added in a later version. Dumps leave it out while it has its default, so
-    that the ids of earlier runs do not change."""
+    """A field that was added in a later version. Dumps leave the field out while it has its
+    default, so that the ids of earlier runs do not change."""
     return Field(default=default, exclude_if=lambda value: value == default, **rules)
 
 

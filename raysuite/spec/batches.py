@@ -25,8 +25,8 @@ class AutoBatch(Options):
         return AUTO
 
     memory_share: float = Field(default=0.9, gt=0, le=1)
-    """Largest share of the free memory that a worker may use. The free memory is the GPU's, or on
-    CPUs the node's, divided by the number of workers on the node."""
+    """Largest share of the free memory that a worker may use. The free memory is that of the GPU
+    or, on CPUs, that of the node divided by the node's number of workers."""
 
 
 def _spelled_out(value: Any) -> Any:

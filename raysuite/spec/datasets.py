@@ -1,7 +1,7 @@
 """The data sets that a spec can give by name: their counts, layouts and origin.
 
-Both `plan`, which counts the files on disk, and `data`, which reads them, use this table. It needs
-neither torch nor NumPy.
+Both `plan`, which counts the files on disk, and `data`, which reads them, use this table. The table
+needs neither torch nor NumPy.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
     """The first label whose class names differ between `known` and `found`; None if there is none.
 
     Unknown names match any names. Names are unknown if their list is empty, or if it has only the
-    class numbers and the other list is as long.
+    class numbers and both lists have the same length.
     """
     if not known or not found:
         return None

@@ -216,7 +216,7 @@ def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _columns(rows: Any, kept: list[int]) -> Any:
-    """The columns `kept` of the rows, without repeated rows; a plain list if it is one column."""
+    """The columns `kept` of the rows, without repeated rows; a plain list for a single column."""
     found: list[Any] = []
     for row in rows if isinstance(rows, list) else [rows]:
         if not isinstance(row, list) or len(row) <= kept[-1]:
@@ -341,7 +341,7 @@ def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None =
 
 
 def of_network(document: Document) -> Document:
-    """Return the document. Raises SpecError if it has a training script instead of a network."""
+    """Return the document. Raises SpecError if the document has a script instead of a network."""
     if document.data.get("script") is None:
         return document
     message = (

@@ -70,7 +70,7 @@ ENGINES: dict[EngineName, Engine] = {
 
 
 _FORBIDDEN_IN_BINDS = ',"\\\n\r\0'
-"""Apptainer parses binds as lines of CSV, in which a backslash escapes a colon."""
+"""Characters to refuse: Apptainer parses binds as CSV, in which a backslash escapes a colon."""
 
 
 def checked_bind(bind: str) -> str:

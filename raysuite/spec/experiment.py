@@ -84,8 +84,8 @@ class ModelOptions(Options):
     has another number of classes, or if the file is from a run whose classes have other names. A
     message at the start of the run then names this layer."""
     freeze: tuple[str, ...] = later(())
-    """Name patterns of parameters that are not trained, such as `layer1.*`. In these layers,
-    BatchNorm's running statistics are still updated."""
+    """Name patterns of parameters that are not trained, such as `layer1.*`. BatchNorm's running
+    statistics are still updated in layers with frozen parameters."""
 
     @field_validator("name")
     @classmethod

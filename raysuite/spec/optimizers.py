@@ -156,8 +156,8 @@ class ScheduleFreeOptions(_Optimizer):
     lr: float = Field(default=2.5e-3, gt=0)
     """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     betas: tuple[Annotated[float, Field(gt=0, lt=1)], Beta] = (0.9, 0.999)
-    """First, the share of the averaged weights in the weights at which gradients are computed;
-    second, the decay of the running mean of the gradient's square."""
+    """First value: share of the averaged weights in the weights at which gradients are computed.
+    Second value: decay of the running mean of the gradient's square."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the divisor of each update, the root of the gradient's mean square."""
     weight_decay: float = Field(default=0.0, ge=0)

@@ -6,7 +6,7 @@ A `Schedule` makes lists of `Operation`. The runtime in `raysuite.parallel.pipel
 them. The order of sends and receives follows from these lists: a worker receives the input of a
 pass right before the pass, and sends the output right after it.
 
-All schedules follow one rule: pass n forward, then pass n - d backward, where the delay d depends
+All schedules follow one rule: forward pass n, then backward pass n - d, where the delay d depends
 on the worker. Synchronous schedules let the pipeline run empty in each step, before the weights
 change. Asynchronous schedules keep the pipeline full: the weights of a pass may lack the updates of
 passes that are in flight.
@@ -272,8 +272,8 @@ def timeline(
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
     """The idle share of the workers' time in a result of `timeline`.
 
-    (W - 1) / (W - 1 + m) for gpipe and 1f1b with W stages and m micro-batches (Huang et al. 2019,
-    "GPipe", section 2.3), 1 - 1 / W for model parallelism, (W - 1) / (W - 1 + v m) for
+    It is (W - 1) / (W - 1 + m) for gpipe and 1f1b with W stages and m micro-batches (Huang et al.
+    2019, "GPipe", section 2.3), 1 - 1 / W for model parallelism, (W - 1) / (W - 1 + v m) for
     interleaved_1f1b with v stages on each worker (Megatron-LM, section 2.2.2).
     """
     span = max(slot.end for own in slots for slot in own)

@@ -72,7 +72,7 @@ class Dimension(Options):
     low > 0."""
     qrandint: list[int] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: one of the multiples of step from low up to high, with equal probability;
-    with a step of 1 high is not included."""
+    with a step of 1, high is not included."""
     qlograndint: list[int] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: one of the multiples of step, as for `qrandint`, but uniform in the
     logarithm; low > 0."""
@@ -83,7 +83,8 @@ class Dimension(Options):
     written `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
     """Condition: it maps the key of another `choice` or `grid` to the value, or block name, that
-    the other key must have. Only then is this key drawn; otherwise it keeps the spec's value."""
+    the other key must have. This key is drawn only if the condition holds; otherwise it keeps the
+    spec's value."""
 
     @model_validator(mode="before")
     @classmethod
@@ -151,7 +152,7 @@ class Dimension(Options):
 
     def edges(self) -> list[Any]:
         """Values that represent the distribution: all values of a list; the ends of a range, with a
-        value between them if it has no steps; the mean of a normal distribution."""
+        value between them if the range has no steps; the mean of a normal distribution."""
         if self.kind in LISTED:
             return self.arguments
         if self.is_normal:
@@ -264,7 +265,7 @@ class PbtScheduler(Options):
     (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
     """A number is multiplied by one of these factors, with equal probability, and kept within its
-    range; in a `choice`, a neighbour in the list is taken (default: the paper's)."""
+    range (default: the paper's factors). A value of a `choice` moves to a neighbour in the list."""
 
 
 SearcherOptions = Annotated[

@@ -203,7 +203,7 @@ class SlurmSite(_Site):
     """Whether the nodes are reserved only for this job."""
     prologue: tuple[Line, ...] = ()
     """Lines of bash that run on the first node before the modules are loaded: `module purge`,
-    `module use FOLDER`, `source FILE`. Variables that they export reach all nodes."""
+    `module use FOLDER`, `source FILE`. Variables that these lines export reach all nodes."""
     modules: tuple[Module, ...] = ()
     """Modules to load on the first node by `module load`, in order, before the cluster starts."""
     warn_seconds: int = Field(default=120, ge=1, le=65535)
@@ -351,8 +351,8 @@ _KEYS = {
     "gpus_per_node": ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "-G"),
     "exclusive": ("--exclusive",),
 }
-"""Key of a site -> options of sbatch with the same meaning. If both are given, sbatch uses the
-last."""
+"""Key of a site -> options of sbatch with the same meaning. If a key and its option are given,
+sbatch uses the last of them."""
 
 Site = LocalSite | SlurmSite | HostsSite
 SITES: dict[str, type[Site]] = {

@@ -2,7 +2,7 @@
 
 torchvision's ResNets, VGGs and MobileNetV2 adapt to the image size. For small images these models
 have the stem and the head that DDLBench (Jansen et al. 2020) uses for MNIST and CIFAR-10; for large
-images they have torchvision's own. The other classifiers of torchvision are unchanged.
+images they have torchvision's own stem and head. Other classifiers of torchvision are unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TORCHVISION_CLASSIFIERS = tuple(
 """Names of torchvision's classifiers; a test compares them with torchvision's own list."""
 
 LANGUAGE_MODELS = ("gpt",)
-"""Models for tokens; all others are for images."""
+"""Models for tokens; all other models are for images."""
 
 MODELS = CIFAR_RESNETS + TORCHVISION_CLASSIFIERS + LANGUAGE_MODELS
 
@@ -114,7 +114,7 @@ def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | Non
 def misfit(
     name: str, options: Mapping[str, Any], channels: int | None, image_size: int | None
 ) -> tuple[str, str] | None:
-    """Return (key of the spec to change, message) if a named model does not accept such images.
+    """Return (key of the spec to change, message) if a named model does not accept the images.
 
     None if it accepts them, or if this is unknown (your own models, timm's, or an argument that is
     None). `channels` is 0 for tokens; `image_size` is a side in pixels.

@@ -69,8 +69,8 @@ class Traffic:
     def sent(self, workers: int) -> float:
         """Bytes that each of n workers sends if the algorithms are bandwidth-optimal.
 
-        `2 (n - 1) / n` of all-reduced bytes, `(n - 1) / n` of reduce-scattered or gathered bytes.
-        Divided by the time, this is NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+        They are `2 (n - 1) / n` of all-reduced bytes plus `(n - 1) / n` of all other bytes. Divided
+        by the time, they are NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
         """
         part = (workers - 1) / workers
         return part * (2 * self.all_reduced + self.reduce_scattered + self.all_gathered)
@@ -98,13 +98,11 @@ class Network:
     sometimes: tuple[str, ...] = ()
     """Parameters that got a gradient in some training steps only."""
     sparse: tuple[str, ...] = ()
-    """Parameters with sparse gradients."""
     scalar: tuple[str, ...] = ()
     """Parameters without dimensions."""
     empty: tuple[str, ...] = ()
     """Parameters without elements."""
     complex: tuple[str, ...] = ()
-    """Parameters of complex numbers."""
     hooked: tuple[str, ...] = ()
     """Parameters with hooks on their gradients."""
     scripted: bool = False
@@ -114,7 +112,6 @@ class Network:
     running: tuple[str, ...] = ()
     """Layers that update running statistics of their inputs in training."""
     decays: bool = False
-    """Whether the run has weight decay."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ class Reductions:
 
     bucket_bytes: float = 25 * _MIB
     first_bucket_bytes: float | None = None
-    """Size of the first bucket; smaller in DDP, so that communication begins early."""
+    """Size of the first bucket; DDP makes it smaller, so that communication begins early."""
     overlap: bool = True
     """Whether buckets are reduced during the backward pass."""
     gathers: Literal["nothing", "updated weights", "weights"] = "nothing"
@@ -257,7 +254,7 @@ class _StrategyOptions(Options):
         return float(getattr(self, "bucket_mb", math.inf)) * _MIB
 
     def reductions(self) -> Reductions | None:
-        """How a step's gradients are reduced; None if the simulator does not model it."""
+        """How a step's gradients are reduced; None if the simulator does not model the strategy."""
         return None
 
     @classmethod
@@ -274,17 +271,17 @@ class _StrategyOptions(Options):
         return None
 
     def lossless(self) -> Self | None:
-        """The same options without those that change the results; None if this is impossible."""
+        """These options without options that change the results; None if this is impossible."""
         return None
 
     def several_reductions(self) -> tuple[Self, float] | None:
         """(options, pause): options with which the gradients of the gate's small network are
         reduced in several parts, and the pause between layers, in seconds, that keeps the parts
-        separate (0 if none is needed). None if no options of the strategy do this."""
+        separate (0 if none is needed). None if no options have this effect."""
         return None
 
     def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
-        """`several_reductions` with buckets of 512 of the small network's 1,954 fp32 gradients."""
+        """`several_reductions` with buckets of 512 fp32 gradients (the small network has 1,954)."""
         return self.model_copy(update={"bucket_mb": min(bucket_mb, 2 / 1024)}), 0.0
 
     def pipeline(self, micro_batches: int | None = None) -> Schedule | None:
@@ -298,8 +295,8 @@ class _StrategyOptions(Options):
 
     def alone(self) -> tuple[Self, str] | None:
         """The options with which one process tries a step of the run's network on a CPU before the
-        run, and the key to change if the step fails. None if layers get the same inputs with and
-        without the strategy, so that no step is tried."""
+        run, and the key to change if the step fails. None if the strategy does not change the
+        inputs of layers: no step is tried then."""
         return None
 
     def examined(self) -> Self:
@@ -474,12 +471,12 @@ SMALL = 10**5
 """DeepSpeed's `stage3_param_persistence_threshold`: tensors of at most this many elements are
 gathered once per step, whatever the number of micro-batches."""
 _REUSED_BELOW = 10**9
-"""DeepSpeed's `stage3_max_reuse_distance`: smaller models keep the gathered weights of the forward
-pass for the backward pass."""
+"""DeepSpeed's `stage3_max_reuse_distance`: models with fewer parameters keep the gathered weights
+of the forward pass for the backward pass."""
 
 
 class DeepSpeedOptions(_StrategyOptions):
-    """DeepSpeed's engine: optimiser state, gradients and weights are sharded, by ZeRO's stage."""
+    """DeepSpeed: ZeRO's stage decides if optimiser state, gradients and weights are sharded."""
 
     engine = "raysuite.parallel.deepspeed:DeepSpeed"
     part = "deepspeed"
@@ -804,7 +801,7 @@ class FsdpOptions(_StrategyOptions):
 
 def _fastest(value: Any) -> Any:
     """Expand `auto` for micro-batches to `{auto: fastest}`: `largest` would give the smallest
-    number of micro-batches, with which workers are idle."""
+    number of micro-batches, which leaves workers idle."""
     return {AUTO: "fastest"} if value == AUTO else value
 
 

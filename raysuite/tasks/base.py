@@ -111,7 +111,7 @@ class Task(ABC):
 
     @classmethod
     def facts(cls) -> TaskFacts:
-        """The task's declarations, as data. Raises UserError if they are incomplete."""
+        """The task's declarations, as data. Raises UserError if metrics are missing or misnamed."""
         name = f"{cls.__module__}:{cls.__qualname__}"
         metrics = getattr(cls, "metrics", ())
         if not metrics or not all(isinstance(each, Metric) for each in metrics):

@@ -46,7 +46,7 @@ def _average_precision(sums: Sequence[float], total: Total) -> float:
 
 
 def _decided(output: Tensor, targets: Tensor) -> Tensor:
-    """The numbers of true positives, and of predicted plus actual positives, at probability 0.5."""
+    """Numbers of true positives, and of predicted plus actual positives, at a threshold of 0.5."""
     chosen, wanted = output > 0, targets > 0
     return torch.stack([(chosen & wanted).sum(), chosen.sum() + wanted.sum()])
 

@@ -64,7 +64,7 @@ def epoch_points(
 ) -> Iterator[Point]:
     """The metrics of one epoch and of each of its steps.
 
-    A Record has the time of the epoch's end; the times of its steps are spread evenly over its
+    A Record has only the time of the epoch's end; the times of steps are spread evenly over the
     training time. `with_speed` is False if the gate has not passed: then no throughput is reported.
     """
     begin = epoch.time - epoch.validation_seconds - epoch.seconds

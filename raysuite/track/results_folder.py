@@ -21,8 +21,8 @@ PATIENCE = 60.0
 def results_id(folder: Path) -> str:
     """32 hex digits that identify this folder's results, even after the folder is moved.
 
-    The first call writes the digits into the folder. If the folder is not writable, they are a hash
-    of the plan and the folder's name.
+    The first call writes the digits into the folder. If the folder is not writable, the digits are
+    a hash of the plan and the folder's name.
     """
     file = folder / ID_FILE
     if not file.exists():

@@ -102,7 +102,8 @@ def without_password(uri: str) -> str:
 
 
 VIEW = "mlflow.sharedViewState."
-"""Prefix of an experiment's tags. The tag VIEW + KEY holds a view of runs; links have only KEY."""
+"""The experiment's tag VIEW + KEY holds a view of its runs; a link to this view contains only
+KEY."""
 
 
 def runs_page(uri: str) -> str:
@@ -155,8 +156,7 @@ class Store:
             self.client: MlflowClient = MlflowClient(uri)
             self.experiment_id = _experiment(self.client, uri, experiment)
         self.refused: list[str] = []
-        """Errors for values that MLflow refused. MLflow accepted all other values of these
-        requests."""
+        """Errors for values that MLflow refused; it accepted the other values of these requests."""
 
     def runs_of(self, results_id: str) -> list[Run]:
         """Every MLflow run of a results folder, the oldest first."""
@@ -289,7 +289,8 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> str:
 
 
 def _artifacts(uri: str, name: str) -> str | None:
-    """The URI of a folder next to an SQLite file; None for other stores: MLflow then chooses it."""
+    """The URI of an experiment's artifacts for an SQLite store; else None, and MLflow chooses
+    it."""
     if _sqlite_file(uri) is None:
         return None
     return (artifacts_folder(uri) / mlflow_key(name)).as_uri()

@@ -153,8 +153,8 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
     """Leave out trials that ended after `now`, a time before the journals were read. Otherwise a
-    sync might see a later end and miss an earlier end, and the next sync would give these trials
-    other numbers."""
+    sync that sees a later end but misses an earlier end would number these trials differently than
+    the next sync does."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
@@ -200,7 +200,7 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
 def ratio_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
     """The id of each ended run, with its row's speed-up and its ratio to the best row as points.
 
-    All points have the end time of the last run: a ratio changes when further runs of its baseline
+    All points have the end time of the last run. A ratio changes when further runs of its baseline
     end, and MLflow shows the point with the latest time.
     """
     ends = [run.end.time for row in rows for run in row.runs if run.end]
@@ -276,12 +276,12 @@ REPORT = "raysuite.report"
 PARENT = "mlflow.parentRunId"
 """Tag of a run: the MLflow run under which MLflow's table shows it."""
 HISTORY = "raysuite.epochs"
-"""Tag of a run: the `history_of` digest of the epochs that are written or will be written next."""
+"""Tag of a run: the `history_of` digest of its epochs; set before the epochs are written."""
 MARK = "raysuite.synced"
 """Tag of a run: the digest of the written data. It is set last, so a crash leaves it unset."""
 
 ParentStatus = Literal["RUNNING", "KILLED"]
-"""Status of a folder whose suite still runs or was stopped, even if all known runs have ended."""
+"""Status of a folder's MLflow run while its suite runs (RUNNING), or after a stop (KILLED)."""
 
 
 class Upload:
@@ -423,7 +423,7 @@ class Upload:
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
 
     def _nest(self, parent: Run) -> None:
-        """Nest each run under `parent`; runs whose parent a user deleted still have that parent."""
+        """Nest each run under `parent`, also runs that refer to a parent that a user deleted."""
         for run_id, run in self.known.items():
             if run_id and run.data.tags.get(PARENT) != parent.info.run_id:
                 self.store.client.set_tag(run.info.run_id, PARENT, parent.info.run_id)
@@ -447,7 +447,7 @@ class Upload:
             self.store.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
 
     def _write_ratios(self, rows: Sequence[Row]) -> None:
-        """Log each variant's ratios in its runs, where they are columns of MLflow's table."""
+        """Log each variant's ratios in its runs, as columns of MLflow's table."""
         for run_id, point in ratio_points(rows):
             child = self.known.get(run_id)
             if child is not None and child.data.metrics.get(point.key) != point.value:

@@ -52,6 +52,7 @@ from raysuite.train.checkpoint import (
     LoopState,
     latest_checkpoint,
     remove_checkpoint,
+    remove_partial,
 )
 from raysuite.train.recording import recorded
 from raysuite.train.resuming import left_alone
@@ -223,8 +224,8 @@ def _run(plan: RunPlan, results: Results, resume: bool, requested: RequestedEnd)
     if world.rank == 0:
         results.add_plan(plan.model_dump(mode="json"))
         results.settle_plans()
-        if taken_up is None:
-            remove_checkpoint(kept)
+        # also the partial checkpoint of ranks that died
+        (remove_checkpoint if taken_up is None else remove_partial)(kept)
 
     last, began = None, time.time()
     try:

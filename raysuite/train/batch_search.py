@@ -1,14 +1,14 @@
 """Search for the batch size of a run on its own ranks, before the run.
 
-First each rank passes a micro-batch forward and backward without communication, and all ranks
-exchange the result; a rank that runs out of memory does not block the others. The largest size that
-fits is then tried in complete steps, with the optimiser's state and the strategy's buffers. A rank
-that runs out of memory in such a step ends, because the other ranks may wait in a collective that
-cannot be cancelled. The driver starts the ranks again; rank 0 reads from a file which sizes were
-tried, and the search continues with smaller sizes.
+First each rank passes a micro-batch forward and backward without communication, and then all ranks
+exchange the result, so a rank that runs out of memory does not block the others. The largest size
+that fits is then tried in complete steps, with the optimiser's state and the strategy's buffers. A
+rank that runs out of memory in such a step ends, because the other ranks may wait in a collective
+that cannot be cancelled. The driver starts the ranks again; rank 0 reads from a file which sizes
+were tried, and the search continues with smaller sizes.
 
-An allocation that does not fit fails on a GPU, but not on a CPU. On a CPU a larger size is tried
-only if memory use at the smaller sizes predicts that it fits.
+An allocation that does not fit fails on a GPU, but not on a CPU. On a CPU, a larger size is tried
+only if the memory use at smaller sizes predicts that it fits.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | N
 
 
 def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
-    """A record that `size` will not fit on a worker, if the smaller sizes predict so; else None.
+    """A record that `size` does not fit, if the memory at smaller sizes predicts this; else None.
 
     The peak memory is extrapolated linearly from two tried sizes that fit: the largest size, and
     the largest size that is at most half as large.

@@ -103,8 +103,8 @@ def step_settings(plan: RunPlan) -> StepSettings:
 def build_engine(
     plan: RunPlan, world: World, strategy: Strategy
 ) -> tuple[Engine, WeightAverage | None, list[str]]:
-    """Build the engine. Return it, the average of its weights if the plan has one, and the names of
-    the tensors that `model.weights` left at their initial values. All ranks must call it."""
+    """Return the strategy's engine, the average of its weights if the plan has one, and the names
+    of the tensors that `model.weights` left at their initial values. All ranks must call it."""
     decay = plan.spec.training.ema_decay
     model, not_loaded = _model(plan, world)
     # a copy of the bare model: frameworks replace its weights, or add hooks to them
@@ -127,7 +127,7 @@ def draw(plan: RunPlan, count: int, generator: torch.Generator) -> tuple[Any, An
 
 
 def drawn(task: Task, data: str, count: int, generator: torch.Generator) -> tuple[Any, Any]:
-    """Random samples of a task; randomly chosen training samples if the task cannot draw random
+    """Random samples of a task, or randomly chosen training samples if the task cannot draw
     samples."""
     found = task.draw(count, generator)
     if found is not None:

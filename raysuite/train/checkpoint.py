@@ -39,15 +39,15 @@ class SoFar(BaseModel):
 
     steps: int = 0
     attempts: int = 0
-    """Number of attempts in which these steps were taken."""
+    """Number of attempts that took steps of this epoch."""
     loss_sums: list[float] = Field(default_factory=list)
     """Summed loss of each step's samples, over all ranks."""
     figures: dict[str, list[float]] = Field(default_factory=dict)
     """Name -> value in each step, as in EpochFinished."""
     skipped_steps: int = 0
-    """Number of these steps whose gradients overflowed in fp16."""
+    """Number of finished steps whose gradients overflowed in fp16."""
     seconds: float = 0.0
-    """Training time, summed over attempts, of each attempt's slowest worker."""
+    """Sum over attempts of the training time of the slowest worker."""
     steady_images: int = 0
     steady_seconds: float = 0.0
     step_seconds: list[float] = Field(default_factory=list)
@@ -104,7 +104,7 @@ def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | No
     there is none), and the reasons why newer checkpoints are not used.
 
     `epochs`: number of epochs in the run's journal. A checkpoint of a later epoch is not used,
-    because the records of its epochs are lost.
+    because the journal lacks records of earlier epochs.
     """
     wrong = []
     for place in filter(Path.is_dir, places(folder)):
@@ -156,7 +156,7 @@ def keep_checkpoint(folder: Path, save: Callable[[Path], None], world: World, co
     """Let `save` write a checkpoint, which replaces the older one in `folder`. All ranks must call
     it.
 
-    If a rank dies meanwhile, the older checkpoint is unchanged.
+    If a rank dies before the new checkpoint is complete, the older one is unchanged.
     """
     partial = _partial(folder)
     partial.mkdir(parents=True, exist_ok=True)

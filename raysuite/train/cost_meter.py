@@ -68,7 +68,7 @@ a MIG slice has another name and another rate."""
 
 
 def peak(device: str, precision: str, tf32: bool) -> Peak | None:
-    """The peak of a device for training in `precision` (fp32, bf16 or fp16); None if unknown.
+    """The peak rate of a device for training in `precision` (fp32, bf16 or fp16); None if unknown.
 
     With `tf32`, convolutions in fp32 may use TF32 if the device supports it. The peak is then the
     rate of TF32, which is higher.

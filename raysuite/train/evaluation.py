@@ -83,7 +83,7 @@ Advance = Callable[[int], None]
 
 
 def left_out(plan: RunPlan, split: Split) -> Skipped | None:
-    """The unreadable samples of a split, if the plan's run leaves these out; else None."""
+    """The unreadable samples of a split, if the plan's run skips them; else None."""
     if plan.spec.data.bad_samples != "skip":
         return None
     prepared, alone = prepare(plan.spec.data, plan.dataset), World.alone(torch.device("cpu"))
@@ -189,8 +189,8 @@ def _predicted(
 def places(
     plan: RunPlan, split: Split, skipped: NDArray[np.bool_] | None = None
 ) -> list[tuple[int, str]]:
-    """(number, location) of each sample of a split that is not `skipped`. Error messages name a
-    sample by the same location."""
+    """(number, location) of each sample of a split that is not `skipped`. Error messages contain
+    these locations."""
     prepared = prepare(plan.spec.data, plan.dataset)
     samples = range(prepared.samples(split))
     with closing(open_source(prepared, split)) as source:

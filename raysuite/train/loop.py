@@ -63,7 +63,7 @@ class TrainingLoop:
         self.step = 0
         self.time_to_accuracy: float | None = None
         self.best: float | None = None
-        """For early stopping: the metric's best value so far; `best_epoch` is its epoch."""
+        """Best value so far of the metric for early stopping, reached in `best_epoch`."""
         self.best_epoch = 0
         self.first_step_at: float | None = None
         """Monotonic time at the end of the first optimiser step of this attempt."""
@@ -73,7 +73,7 @@ class TrainingLoop:
         self.so_far = SoFar()
         """The finished part of the current epoch."""
         self._order: tuple[int, NDArray[np.int64]] | None = None
-        """(epoch, order of its samples) that was computed last."""
+        """The order of samples that was computed last, with its epoch."""
         self.diverged_at: int | None = None
         """The first optimiser step, counted from 1, with losses or weights that are not finite."""
         self._draws: dict[str, Any] | None = None
@@ -288,8 +288,8 @@ class TrainingLoop:
         return step_weights(order, self.plan.global_batch, self._weights, skipped)
 
     def weight_of(self, step: Sequence[Slice]) -> float:
-        """Divisor of this rank's part of a step's loss: its samples, or the sum of their weights;
-        not known if `weighs_batches`."""
+        """Divisor of this rank's part of a step's loss: the number of its samples, or the sum of
+        their weights. Not used if `weighs_batches`."""
         if self._weights is None:
             return sum(part.real for part in step)
         return float(sum(self._weights[part.ids[: part.real]].sum() for part in step))
@@ -327,7 +327,7 @@ class TrainingLoop:
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
         """Take one optimiser step; return the summed loss of this rank's samples, on the device.
 
-        `engine.figures` then has the figures of this step; it is empty if fp16 skipped the step."""
+        `engine.figures` then has the figures of this step, or is empty if fp16 skipped the step."""
         self.engine.figures = {}
         skipped = self.engine.scale.skipped
         with layers_named(self.engine.model, self.world):

@@ -16,7 +16,7 @@ _WORDS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED"
 """Messages of CUDA, of torch's CPU allocator (which has no exception class), of cuBLAS, and of a
 loader's processes."""
 _RAYS_WORDS = re.compile("OutOfMemoryError|running low on memory|OOM kill reason")
-"""Messages of Ray's memory monitor, which ends a worker before the kernel would."""
+"""Messages of Ray's memory monitor, which ends a worker before the kernel's OOM killer would."""
 _RAYS_FIGURES = re.compile(r"Memory on the node \(IP: ([^,)]+).*? was (\S+ used / \S+) limit")
 _RAYS_SHARES = re.compile(r"Selected to kill: .*?memory used=([^,\s)]+)")
 _CGROUPS = Path("/sys/fs/cgroup")

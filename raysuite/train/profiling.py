@@ -149,7 +149,8 @@ class Steps:
 
 
 def _full_steps(loop: TrainingLoop) -> Iterator[Sequence[Slice]]:
-    """Steps of further epochs, without a last step that is smaller than the others."""
+    """Steps of further epochs; the last step of an epoch is left out if it is smaller than the
+    others."""
     for epoch in count(loop.epoch):
         steps, sizes = loop.slices(epoch)
         yield from (step for step, size in zip(steps, sizes, strict=True) if size == max(sizes))

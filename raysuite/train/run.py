@@ -75,7 +75,7 @@ def execute(
     `resume` is the folder of a checkpoint, of this run or of another run whose weights are used.
     The trained model's state is written to `model_file`, for `torch.load(..., weights_only=True)`,
     and rank 0's trace, if the spec enables a profile, to `trace_file`. Rank 0 writes its position
-    within an epoch to `progress_file`. `unread`: why a newer checkpoint is not resumed.
+    within an epoch to `progress_file`. `unread`: the reason why a newer checkpoint is not used.
 
     The last Record is RunFailed if the strategy fails the gate (before any step is timed), if
     losses or weights are not finite after an epoch, or if the ranks hold different weights at the
@@ -108,7 +108,8 @@ class _Attempt:
     """One attempt at a run on this rank, from joining its group to leaving it."""
 
     def __init__(self, plan: RunPlan, world: World, group: ExitStack) -> None:
-        """Join the ranks of the run. Closing `group` leaves them, and frees model and data."""
+        """Join the ranks of the run. Closing `group` leaves the process group, and frees model and
+        data."""
         self._plan, self._world, self._group = plan, world, group
         self._began = time.perf_counter()
         self._parts: dict[str, float] = defaultdict(float)

@@ -27,7 +27,7 @@ MOST_BAD = 0.1
 would no longer be the data set of the spec."""
 MOST_TOLD = 20
 """Largest number of bad samples that are reported with location and reason; further bad samples are
-only counted. Also the largest number of reported entries of `lacking`."""
+only counted. Also the largest number of missing parts (`lacking`) that are reported."""
 _LONGEST = 400
 """Largest number of bytes of a location and reason that are sent to the other ranks."""
 

@@ -2,7 +2,7 @@
 
 Only rank 0 reads requests, but all ranks have to stop after the same step: a rank that continued
 would wait for the others in its next collective. So about once per second all ranks take part in a
-small reduction, which starts after one step and is read after the next, while that step computes.
+small reduction, which starts after a step, runs during the next step, and is read after that step.
 The reduction also carries the number of steps until the next reduction.
 """
 
@@ -139,8 +139,8 @@ class Watch:
         """Call this on every rank before steps of another duration, such as those of a validation.
         The next reduction then follows the first of these steps.
 
-        Otherwise the next reduction could come only after half an epoch, if the number of steps
-        until then was computed from short validation steps.
+        A number of steps that was computed from short validation steps could delay the next
+        reduction by half an epoch of training.
         """
         self._left, self._anew = 1, True
         self._met_at, self._steps = time.monotonic(), 0

@@ -160,7 +160,8 @@ def _uncut(plan: RunPlan, staged: PipelineOptions) -> dict[str, str]:
 
 def _untrained(plan: RunPlan) -> dict[str, str]:
     """The reason why one process on a CPU cannot take a step with the plan's strategy, by key;
-    empty if it can. Tried only for strategies that change the inputs or weights of layers."""
+    empty if it can. The step is tried only for strategies that change the inputs or weights of
+    layers."""
     tried = plan.spec.strategy.alone()
     if plan.device != "cpu" or tried is None:
         return {}
@@ -307,7 +308,7 @@ def _loss(task: Task, output: Any, targets: Any) -> Tensor:
     are not finite.
     """
     for each in leaves(targets):
-        if isinstance(each, Tensor) and not each.isfinite().all():
+        if isinstance(each, Tensor) and not each.is_meta and not each.isfinite().all():
             raise UserError("data.name: its targets hold NaN or infinity; leave such samples out")
     name = type(task).__name__
     try:

@@ -17,8 +17,8 @@ from raysuite.parallel.base import World
 from raysuite.train.world import is_peer_loss
 
 _OTHERS_S = 5.0
-"""Seconds to wait for the layer of each other rank. This is short, because ranks in one collective
-time out almost together."""
+"""Seconds to wait for the layer of each other rank. The wait is short, because ranks in one
+collective time out almost together."""
 
 
 @contextmanager

@@ -27,8 +27,7 @@ class Children:
     def start(
         self, name: str, words: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> None:
-        """Start a process in a new session. The process writes to `log`, and ends with the
-        agent."""
+        """Start a process in a new session; it writes to `log`, and ends with the agent."""
         descriptor = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
         try:
             self._started[name] = subprocess.Popen(

@@ -42,24 +42,24 @@ log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowKeeper:
-    """Keeps one MLflow server running. If the server fails, the cluster continues without
-    MLflow."""
+    """Keeps one MLflow server running; the cluster continues if the server fails."""
 
     def __init__(self, server: MlflowServer, children: Children, output: Path) -> None:
         """`output` is the file to which the server writes its output."""
         self.server = server
         self.answers = False
-        """Whether the server has answered and has not failed since."""
+        """Whether the server has answered; reset when `error` is set, but not at a quick
+        restart."""
         self.error = ""
-        """Why the server failed or is late; empty otherwise. A server that fails after it has
-        answered once is restarted _REST_S seconds later."""
+        """Why the server failed or is late; empty otherwise. If the server has answered before, it
+        is restarted _REST_S seconds after a failure."""
         self.began = self._saved = time.monotonic()
         self._children, self._output = children, output
         self._environment: Mapping[str, str] = {}
         self._restarts: list[float] = []
         """Monotonic times of the restarts within the last _WITHIN_S seconds."""
         self._again = math.inf
-        """Monotonic time of the next restart after a failure."""
+        """Monotonic time of the next restart after a failure; infinite if none is due."""
         self._printed = 0
         """Size of the output, in bytes, before the current server started."""
         self._late = False
@@ -87,7 +87,7 @@ class MlflowKeeper:
         `answers` or `error` has changed."""
         now = time.monotonic()
         if self.error and now > self._again:
-            self.error = ""
+            self.error, self._again = "", math.inf
             self._restart(now)
         elif not self.error or self._late:
             self._do(now)
@@ -171,11 +171,10 @@ _NAMES_ERROR = re.compile(r"^(?!\(Background)(?!.*\b(INFO|WARNING)\b).*error", r
 # head resumes suites whose driver was killed or failed on this host.
 
 _PATIENCE_S = 180.0
-"""Seconds for which the head tries to submit a suite; on a busy node, the job server starts
-late."""
+"""Seconds to try to submit a suite: on a busy node, the job server starts late."""
 _LOOK_EACH_S = 5.0
 _SUBMIT_S = 15.0
-"""Timeout in seconds. It is longer than the 10 s for which Ray's job server waits for its agent."""
+"""Seconds for a submission, more than the 10 s for which Ray's job server waits for its agent."""
 
 
 @dataclass(frozen=True)

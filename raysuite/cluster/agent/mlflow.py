@@ -28,11 +28,9 @@ _GENERATIONS = 3
 _GENERATION_S = 3600.0
 """Number of older copies of the database that are kept, and the seconds between them."""
 ANSWERED = "answered"
-"""A file next to the database. It is written when the server first answers: the database is then
-complete."""
+"""A file next to the database that marks it as complete, from the server's first answer on."""
 _NICENESS = 10
-"""MLflow has a lower priority than Ray and its workers: it must not slow a start or a measured
-run."""
+"""MLflow has a lower priority than Ray's processes: it must not slow a start or a measured run."""
 log = logging.getLogger("raysuite.cluster")
 
 

@@ -41,7 +41,7 @@ def module_of(form: str | None) -> Any:
 
 def count(data: DataOptions) -> Counts:
     """Count the samples of each split of the data set on disk, and list its classes. Raises
-    UserError that names the missing or damaged files, and a remedy."""
+    UserError if files are missing or damaged; the message names them and a remedy."""
     counts: Counts = module_of(data.form).count(data)
     return counts
 

@@ -68,8 +68,8 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
 def files_of(
     data: DataOptions, folders: Sequence[str], names: Sequence[str], packed: str = ""
 ) -> dict[str, Path]:
-    """Find the files `names`, with or without the suffix `packed`. Of `folders`, which are below
-    the set's folder, the one with most files is used. Raises DataError that names missing files."""
+    """Find the files `names`, with or without the suffix `packed`, in the folder of `folders`
+    (below the set's folder) that has most of them. Raises DataError, which names missing files."""
     root = root_of(data)
     if not root.is_dir():
         raise absent(data, ())

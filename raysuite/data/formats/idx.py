@@ -39,13 +39,14 @@ def find(data: DataOptions) -> Files:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of images in each split, from the headers. Raises DataError if files disagree."""
+    """The number of images in each split, from the headers. Raises the errors of `shape_of`."""
     counts = {split: shape_of(*files)[0] for split, files in find(data).items()}
     return Counts(counts["train"], counts["val"], CLASSES)
 
 
 def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
-    """Numbers of images, rows and columns of a split. Raises DataError if its files disagree."""
+    """Numbers of images, rows and columns of a split. Raises DataError if a number is 0, or if the
+    number of labels differs from the number of images."""
     many, rows, columns = shape(images, 3)
     (labelled,) = shape(labels, 1)
     if many != labelled:

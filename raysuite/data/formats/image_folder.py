@@ -42,7 +42,7 @@ LABEL_FILES = (
 )
 """Files with the classes of validation images that lie in one flat folder."""
 _META = "meta.mat"
-"""The devkit's file with the synset of each class number, next to its file of class numbers."""
+"""The devkit's file that maps class numbers to synsets; it lies next to the file of labels."""
 _THREADS = 8
 """Number of folders listed in parallel, because network file systems have a high latency."""
 
@@ -82,8 +82,9 @@ def find(data: DataOptions) -> Images:
 
 
 def folder_state(data: DataOptions) -> tuple[float, str]:
-    """The latest modification time of the set's folders, in seconds since 1970, and a digest of all
-    these times. The digest changes if files are added or removed, as this changes a folder's time.
+    """The latest modification time of the set's folders and label files, in seconds since 1970, and
+    a digest of all their times. The digest changes if files are added or removed, as this changes a
+    folder's time.
 
     The entries of the folders are not listed: this would take a thousand times as long. Raises
     OSError if a folder is missing.

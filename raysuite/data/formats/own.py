@@ -79,8 +79,8 @@ def length(data: DataOptions, split: str, made: Any) -> int:
 
 
 def declared_classes(data: DataOptions, made: Any) -> tuple[str, ...]:
-    """The class names in the data set's attribute `classes`; for a number n, the names are 0 to
-    n - 1. Empty without this attribute.
+    """The class names in the data set's attribute `classes` (for a number n: 0 to n - 1); empty if
+    there is no such attribute.
 
     Raises DataError unless `classes` is a number or a sequence: a Python set has no order, and the
     order of a dictionary need not be that of the labels.

@@ -60,7 +60,7 @@ _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
 
 _MOST = 100_000
-"""The largest number of shards that is read from a file name."""
+"""A file name that states a larger number of shards is ignored in the search for missing shards."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def matching(root: Path, pattern: str) -> list[Path]:
-    """The files in `root` that match a pattern, sorted, without indices; if there are none, those
-    in the folders of `root`."""
+    """The files in `root` that match a pattern, sorted, without indices; if there are none, the
+    matching files in the folders of `root`."""
     for where in (pattern, f"*/{pattern}"):
         found = sorted(
             path
@@ -121,7 +121,7 @@ def _compressed(path: Path) -> bool:
 
 
 def _gaps(paths: Sequence[Path]) -> list[str]:
-    """The names of missing shards, from the number of shards in the names of the others."""
+    """The names of missing shards, derived from the number of shards in the existing names."""
     there = {path.name for path in paths}
     wanted: set[str] = set()
     for path in paths:
@@ -565,8 +565,8 @@ def check_shard(
 
 
 def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
-    """The places of the records, from the shard itself. After a damaged length, they come from the
-    index. Errors in the shard and in the index are added to `part`."""
+    """The places of the records, found by walking the shard. Places after a damaged length come
+    from the index. Errors in the shard and in the index are added to `part`."""
     found: list[Place] = []
     damage: DataError | None = None
     try:

@@ -24,7 +24,7 @@ from raysuite.spec.loaders import DaliOptions
 
 
 def encoded(data: bytes, channels: int, place: str) -> NDArray[np.uint8]:
-    """The encoded image for DALI. Pillow makes a PNG of images that decoders read differently."""
+    """The encoded image for DALI: a new PNG, if decoders read the original differently."""
     if header_of(data, place).plain:
         return np.frombuffer(data, np.uint8)
     return np.frombuffer(encode(decode(data, channels, place)), np.uint8)

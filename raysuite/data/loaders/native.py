@@ -30,7 +30,7 @@ Room = Callable[[int], Tensor]
 """Number of images -> memory for a batch of them."""
 
 _PART = 16
-"""Images per task. Larger tasks would leave threads idle; smaller tasks draw views slowly."""
+"""Images per task. Larger tasks leave threads idle; smaller tasks take more time per image."""
 
 
 class InThreads:

@@ -33,7 +33,7 @@ is copied to the device; or an error message."""
 _Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
-"""Object store memory for each block that is decoded or prefetched, in blocks."""
+"""Object store memory per decoded or prefetched block, as a multiple of the block's size."""
 
 
 class RayDataLoader:

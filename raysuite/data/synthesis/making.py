@@ -318,8 +318,8 @@ def make(
     `count` is called with the number of images that are newly written or found complete. `waiting`
     is called once if another process is writing the same folder; this call waits for that process.
 
-    With `force`, another synthetic set in the folder is replaced. Raises UserError if the folder
-    has other content, and DataError if the disk is too small or cannot be written.
+    With `force`, a synthetic set in the folder is replaced. Raises UserError if the folder has
+    other content, and DataError if the disk is too small or cannot be written.
     """
     began = time.monotonic()
     folder = folder.expanduser().absolute()

@@ -64,7 +64,7 @@ class SyntheticSet:
     height: int
     channels: int
     upright: bool
-    """Whether one image in four has portrait orientation, so that sizes differ as in ImageNet."""
+    """Whether about a quarter of the images have portrait orientation, as in ImageNet."""
     content: Content
     seed: int
     quality: int | None

@@ -39,8 +39,7 @@ _DIGITS = 6
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
     """The distribution from which Optuna draws: numbers in a range, which `spec_value` rounds;
-    quantiles for a normal distribution; indices for equally likely values (which may be whole
-    blocks)."""
+    quantiles of a normal distribution; indices of equally likely values (or blocks)."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform" | "quniform":
@@ -49,7 +48,7 @@ def distribution_of(dimension: Dimension) -> BaseDistribution:
             return FloatDistribution(arguments[0], arguments[1], log=True)
         case "normal" | "qrandn":
             return FloatDistribution(_TAIL, 1 - _TAIL)
-        case "lograndint" | "qlograndint":  # in steps; each from its number to the next
+        case "lograndint" | "qlograndint":  # a step stands for the range up to the next step
             whole = dimension.whole()
             return FloatDistribution(whole[0] / whole.step, whole[-1] / whole.step + 1, log=True)
         case "randint" | "qrandint":
@@ -111,8 +110,8 @@ def _short(value: float) -> float:
 
 
 def longest_s(trials: Iterable[TrialFigures]) -> float:
-    """Training time of the longest trial that counts, in seconds: an upper bound of all times to
-    the target."""
+    """The longest training time of the trials that have a valid result, in seconds: an upper bound
+    of all times to the target."""
     curves = [trial.curve for trial in trials if trial.counts and trial.curve]
     return max((curve[-1][1] for curve in curves), default=0.0)
 

@@ -57,7 +57,8 @@ class Population:
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
         """The ids of the trials that wait at the end of an interval and may continue. No trial may
         continue before all trials to be compared have reached the end of the interval; then all
-        may, and the decision on each trial is written to its journal.
+        may, and the decision on each trial is written to its journal. Trials whose checkpoints are
+        incomplete continue first, alone, without a decision.
 
         `plans`: the plans of the whole population; `left`: the ids of trials whose workers and
         driver have ended. Decisions are only written to the journals of `left`, because a driver

@@ -235,7 +235,7 @@ def _epochs(
 
 
 _workers: WarmWorkers | None = None
-"""The worker group of this process, which drives one trial after the other."""
+"""The current worker group; this process drives one trial after the other."""
 
 
 def _start(
@@ -258,8 +258,8 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record the end of a run whose journal has none, unless the run was stopped or waits for other
-    trials."""
+    """Record the end of a run whose journal has none, unless the run was stopped, waits for other
+    trials, or could not write its results."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if storage_error(error):

@@ -153,8 +153,7 @@ class TrialSource(Searcher):
         return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Store the plan that a trial reports after its batch search. Reports of epochs are
-        ignored."""
+        """Store the plan that a trial reports after its batch search; ignore reports of epochs."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate(json.loads(result["plan"]))

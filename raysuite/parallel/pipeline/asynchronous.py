@@ -86,7 +86,7 @@ class AsynchronousEngine(PipelineEngine):
 
 
 class Stash:
-    """Versions of the weights: the newest is in the model's tensors, older ones are kept here."""
+    """Versions of the weights: the newest is in the model's tensors, older versions are here."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         self._weights = weights

@@ -2,7 +2,7 @@
 
 The ranks of a copy of the pipeline are consecutive, in the order of its stages. The first stage
 loads the images of the copy's micro-batches. All ranks load the labels, and thus know how many
-samples they receive. Micro-batches may therefore differ in size, and are those of one process that
+samples they receive. Micro-batches may therefore differ in size; they are those of one process that
 accumulates gradients. The last stage computes the loss and counts the samples.
 
 Activations go to the next stage, and their gradients to the stage before. There is one process
@@ -206,7 +206,7 @@ class PipelineEngine(TorchEngine):
         self._asked: dict[Operation, tuple[Any, Tensor]] = {}
         """Operation -> its receive in progress, and the tensor that is received."""
         self._returned: set[tuple[int, int]] = set()
-        """(stage, rank) from which gradients have arrived."""
+        """(stage, rank) of each sender whose gradients have arrived."""
         self._announced: set[tuple[int, int]] = set()
         self._output: list[int] | None = None
         """The shape of the network's output for one sample: [classes], or [tokens, vocabulary]."""
@@ -238,9 +238,9 @@ class PipelineEngine(TorchEngine):
 
     def _ask(self, operation: Operation, samples: Sequence[int], ahead: bool = False) -> None:
         """Begin to receive an operation's input from another stage, in the order of operations.
-        `samples`: the size of each micro-batch of the step. `ahead`: whether the operation's turn
-        has not come yet. Data are then received only if their shape is known and the two ranks have
-        exchanged data before, because their first transfer blocks until both ranks take part."""
+        `samples`: the size of each micro-batch of the step. `ahead`: whether the call comes before
+        the operation's turn. Data are then received only if their shape is known and the two ranks
+        have exchanged data before, because a first transfer blocks until both take part."""
         stage = operation.stage
         if operation in self._asked:
             return
@@ -517,7 +517,7 @@ class PipelineEngine(TorchEngine):
             each.copy_(part.view_as(each))
 
     def _summed(self, flat: Tensor) -> Tensor:
-        """The sum, in place, over ranks with the same stages."""
+        """Sum `flat`, in place, over the ranks with the same stages."""
         with self._waiting():
             dist.all_reduce(flat, group=self.groups.alike)
         return flat

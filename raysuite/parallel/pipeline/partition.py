@@ -44,8 +44,8 @@ def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -
 
     `cost(stage, begin, end)` is the cost of a stage with the blocks [begin, end). The minimum is
     found by dynamic programming over (stages, first blocks), in O(stages * count^2). Among equally
-    good partitions, the one with shorter earlier stages is returned. Raises UserError if there are
-    fewer blocks than stages.
+    good partitions, the one with fewer blocks in the earlier stages is returned. Raises UserError
+    if there are fewer blocks than stages.
     """
     if count < stages:
         raise UserError(
@@ -96,8 +96,8 @@ def stage_cost(
 
     time: seconds per micro-batch, divided by the number of workers of the stage. parameters: bytes
     of the weights. memory: bytes of all versions of the weights, of gradient and momentum, and of
-    the activations of all micro-batches in flight. If the stage recomputes activations, these are
-    the activations of one micro-batch, and the stage's inputs for all micro-batches in flight.
+    the activations of all micro-batches in flight. A stage that recomputes activations
+    holds those of one micro-batch, and the stage's inputs for all micro-batches in flight.
     """
 
     def sums(values: Sequence[float]) -> list[float]:

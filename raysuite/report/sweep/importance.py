@@ -65,7 +65,7 @@ def importances(study: Study) -> Importances:
 
     If trials were stopped early, all are compared by their best value up to the last epoch that
     every trial finished, because the trials that continued are a biased sample. If trials took the
-    weights of other trials (PBT), only the epochs up to the first PBT step count.
+    weights of other trials (PBT), only epochs up to the first PBT step are used.
     """
     sample, judged = _sample(study)
     keys = [key for key in study.keys if all(key in trial.values for trial, _ in sample)]

@@ -44,7 +44,7 @@ def sweep_plots(study: Study, found: Importances) -> list[Plot]:
 # Colours of trials on light and dark pages: orange for the best, then by rank from blue to grey.
 
 SCALE = ("#1F7FC4", "#4C93C8", NEUTRAL)
-"""Colours from the second rank to the worst."""
+"""Colours of trials, from the second rank to the worst."""
 BEST = "#D55E00"
 BY_RANK = "The best is orange; the others are coloured by rank, from blue to grey."
 
@@ -185,7 +185,7 @@ def _names(values: dict[int, Any]) -> tuple[dict[int, float], Ticks]:
 def _numbers(
     values: dict[int, float], write: Callable[[float], str], log: bool = False
 ) -> tuple[dict[int, float], Ticks]:
-    """Positions between the smallest and the largest value, with ticks at both and midway."""
+    """Positions between the smallest and the largest value, with ticks there and in the middle."""
     log = log and min(values.values(), default=0) > 0
     scaled = {number: math.log(value) if log else value for number, value in values.items()}
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=0.0)
@@ -229,6 +229,9 @@ def parallel(study: Study) -> Plot | None:
     titles = json.dumps([axis.title for axis in axes])
     absent = any(spot < 0 for axis in axes for spot, _ in axis.ticks)
     gray = {"color": {"value": NEUTRAL}, "detail": {"field": "series", "type": "nominal"}}
+    domain = [-0.1, len(axes) - 1 + max(0.4, 0.15 * len(axes))]
+    room = {"limit": {"expr": f"max(80, width / {domain[1] - domain[0]:.3g} - 12)"}}
+    names = p.WORDS | {"mark": p.WORDS["mark"] | room}  # up to the next axis
     return Plot(
         name="parallel",
         title="Parallel coordinates",
@@ -236,11 +239,11 @@ def parallel(study: Study) -> Plot | None:
         f"top. {BY_RANK} Trials that were stopped early are faint, failed ones dotted.{left_out}",
         description=f"{text.count(len(begun), 'trial')} over {len(axes) - 1} searched keys.",
         traces=traces,
-        layers=[p.line("axis", 1.5, gray), *_trial_layers(), p.WORDS],
+        layers=[p.line("axis", 1.5, gray), *_trial_layers(), names],
         x={
             "type": "quantitative",
             "title": None,
-            "scale": {"domain": [-0.1, len(axes) - 1 + max(0.4, 0.15 * len(axes))], "nice": False},
+            "scale": {"domain": domain, "nice": False},
             "axis": {
                 "values": list(range(len(axes))),
                 "labelExpr": f"{titles}[datum.value]",

@@ -81,7 +81,7 @@ def accuracy_interval(trial: TrialFigures) -> tuple[float, float]:
 
 
 def _alike(study: Study, best: TrialFigures) -> Iterator[str]:
-    """A sentence on trials that the validation set is too small to distinguish from the best."""
+    """A sentence on trials that the validation set cannot distinguish from the best trial."""
     if study.goal != "accuracy":
         return
     others = [trial for trial in study.ranked if trial is not best]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from raysuite.cli.console import (
     PLAIN_WIDTH,
@@ -60,6 +61,14 @@ def test_a_table_is_rich_s_where_rich_would_write_other_characters(
     assert ("\x1b[1mrun\x1b[0m" in written) == (where != "ascii")
     assert "1st" in written
     assert "2nd" in written
+
+
+def test_a_narrow_terminal_shows_every_column() -> None:
+    numbers = ["parameters", "activations, MiB", "gradients, MiB"]
+    made = table(["model", *numbers], [["resnet20", "334,072", "1.4", "1.3"]], numbers)
+    console = Console(width=50, file=io.StringIO(), record=True)
+    console.print(made)
+    assert {"resnet20", "334,072", "1.4", "1.3"} <= {*console.export_text().split()}
 
 
 @pytest.mark.parametrize("text", ["", "a line", "word " * 60])

@@ -500,6 +500,17 @@ def test_a_phase_counts_also_where_it_fails_and_commands_are_kept_apart(tmp_path
     assert set(second["seconds"]) == {"driver", "report"}
 
 
+def test_a_commands_timings_have_the_start_of_each_node_of_its_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [SimpleNamespace(host=host, seconds={"ray": s}) for host, s in (("a", 1.0), ("b", 2.0))]
+    cluster = SimpleNamespace(nodes=lambda: nodes)
+    monkeypatch.setattr("raysuite.orchestrate.timings.current_folder", lambda: cluster)
+    Timings().write(results := Results(tmp_path))
+    [own] = results.timings()
+    assert own["nodes"] == {"a": {"ray": 1.0}, "b": {"ray": 2.0}}
+
+
 def test_the_command_of_the_provenance_has_all_that_chooses_the_runs(tmp_path: Path) -> None:
     plain = {"root": tmp_path, "mlflow": True, "tracking_uri": None, "stop_within_s": 30.0}
     plain |= {"quiet": True, "as_json": False, "resume": False, "retry_failed": False}

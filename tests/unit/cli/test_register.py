@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +15,17 @@ from typer.testing import CliRunner
 from raysuite import models
 from raysuite.cli import app
 from raysuite.errors import UserError
-from raysuite.orchestrate.registration import best_run, chosen_run, network_of, only_run
+from raysuite.orchestrate import registration
+from raysuite.orchestrate.registration import (
+    best_run,
+    chosen_run,
+    network_of,
+    only_run,
+    trained,
+)
 from raysuite.records import EpochFinished, Journal, Results, results_figures
+from raysuite.records.sweep import trials
+from raysuite.spec.tasks import MetricFacts, TaskFacts
 from raysuite.track.model_registry import Registration, weights_of
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
@@ -54,6 +65,61 @@ def test_a_run_whose_metric_is_not_a_number_is_not_the_best(tmp_path: Path) -> N
         journal.write(record)
     best = max(others, key=lambda run: run.final["accuracy"])
     assert best_run(results) == (best.run_id, "")
+
+
+def test_the_only_run_with_weights_is_taken_without_an_option(tmp_path: Path) -> None:
+    results = write_results(tmp_path)
+    with pytest.raises(UserError, match="kept its weights: they are written"):
+        only_run(results)
+    run_id = results.plans()[3]["run_id"]
+    weights_of(results, run_id).touch()
+    assert chosen_run(results, None, best=False) == (run_id, "")
+    assert best_run(results) == (run_id, "")
+    assert trained(results, run_id)[1] == weights_of(results, run_id)
+    with pytest.raises(UserError, match="has no run 'x'; it has "):
+        trained(results, "x")
+    with pytest.raises(UserError, match="kept no trained weights"):
+        trained(results, results.plans()[0]["run_id"])
+
+
+def test_the_best_trial_with_weights_is_taken_and_the_better_one_without_is_named(
+    tmp_path: Path,
+) -> None:
+    results = write_sweep(tmp_path, trials=6, scheduler="none")
+    first, second, *_ = sorted(trials(results), key=lambda each: -(each.goals["accuracy"] or 0))
+    for plan in results.plans():
+        if plan["run_id"] != first.run_id:
+            weights_of(results, plan["run_id"]).touch()
+    run_id, note = best_run(results)
+    assert run_id == second.run_id
+    assert note.startswith(f"trial {first.number}, the best, was ended early and kept no weights;")
+    assert f"trial {second.number} is the best" in note
+    weights_of(results, first.run_id).touch()
+    assert best_run(results) == (first.run_id, "")
+
+
+@pytest.mark.parametrize(
+    ("values", "higher", "best"),
+    [
+        ([0.2, 0.9, 0.9], True, 1),
+        ([0.2, 0.1, 0.1], False, 1),
+        ([math.nan, 0.9], False, 1),
+        ([math.nan], True, None),
+    ],
+)
+def test_the_best_run_is_the_first_with_the_best_value_of_its_metric(
+    values: list[float], higher: bool, best: int | None
+) -> None:
+    def run(value: float, task: str = "t", classes: int = 2) -> Any:
+        metric = MetricFacts(name="m", title="M", note="", higher_is_better=higher)
+        facts = TaskFacts(name=task, unit="samples", metrics=(metric,), primary="m")
+        plan = {"spec": {"data": {"name": "d"}}, "dataset": {"classes": classes}}
+        return SimpleNamespace(task=facts, plan=plan, final={"m": value})
+
+    runs = [run(value) for value in values]
+    assert registration._best(runs) is (None if best is None else runs[best])
+    for other in (run(0.5, task="u"), run(0.5, classes=3)):
+        assert registration._best([*runs, other]) is None
 
 
 @pytest.mark.parametrize(("error", "code"), [("", 0), ("refused", 1)])

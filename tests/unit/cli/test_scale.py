@@ -88,6 +88,7 @@ def test_a_mistake_of_a_script_is_reported_without_a_network_that_it_does_not_ha
     done = CliRunner().invoke(app, ["scale", "--dry-run", "--", "my train.py", "{64 // wrkers}"])
     assert done.exit_code == 2
     assert done.stderr.startswith("error: 1 mistake\n"), done.stderr
+    assert "  command line: script.command: " in done.stderr  # which has no lines
     assert "wrkers" in done.stderr
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.cluster import suites
 from raysuite.cluster.suites import LOCK, has_driver
-from raysuite.records import Results, RunFailed
+from raysuite.records import Journal, Results, RunFailed, RunStopped
 from raysuite.records.journal import DECIDED, Decided
 from raysuite.records.live import LivePosition, live_file
 from tests.fake_results import run_records, write_results
@@ -52,6 +52,26 @@ def test_a_run_whose_driver_died_is_shown_as_stopped(words: list[str], tmp_path:
     seen = CliRunner().invoke(app, ["watch", str(results.folder), *words])
     assert seen.exit_code == os.EX_TEMPFAIL, seen.output
     assert [line.strip() for line in seen.stdout.splitlines()[1:]] == ["1 stopped · 1 to go"]
+
+
+def test_a_run_that_has_just_stopped_counts_as_stopped(tmp_path: Path) -> None:
+    results = write_results(tmp_path / "1", SPEC, missing=(0, 1))
+    run_id = results.plans()[0]["run_id"]
+    _begin(results, run_id)
+    stopped = RunStopped(run_id=run_id, reason="time_limit", epoch=0, step=5)
+    Journal(results.journal_file(run_id)).write(stopped)
+    seen = CliRunner().invoke(app, ["watch", str(results.folder), "--once"])
+    assert seen.exit_code == os.EX_TEMPFAIL, seen.output
+    assert "starting" not in seen.stdout
+
+
+def test_once_prints_the_state_once_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    results = write_results(tmp_path / "1", SPEC)
+    seen = CliRunner().invoke(app, ["watch", str(results.folder), "--once"])
+    assert seen.stdout.count("finished") == 1
 
 
 def test_once_shows_a_run_of_another_host(tmp_path: Path) -> None:
@@ -105,7 +125,6 @@ def test_what_the_driver_writes_until_its_end_is_shown(
 
 def _begin(results: Results, run_id: str) -> None:
     from raysuite.plan import RunPlan
-    from raysuite.records import Journal
 
     plan = next(RunPlan.model_validate(each) for each in results.plans())
     journal = Journal(results.journal_file(run_id))

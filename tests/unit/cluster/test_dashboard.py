@@ -14,14 +14,16 @@ from raysuite.cluster.dashboard import Dashboard, NoAnswerError, RefusedError
 
 
 @contextmanager
-def answering(body: bytes, length: int) -> Iterator[Dashboard]:
-    """A dashboard whose next answer is `body`, announced with that length."""
+def answering(*bodies: bytes, length: int | None = None) -> Iterator[Dashboard]:
+    """A dashboard whose next answers are `bodies`, announced with their length or another."""
 
     def answer() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(65_536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length + body)
+        for body in bodies:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (length or len(body))
+                connection.sendall(head + body)
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         served = pool.submit(answer)
@@ -30,7 +32,7 @@ def answering(body: bytes, length: int) -> Iterator[Dashboard]:
 
 
 def test_a_head_that_dies_in_mid_answer_gives_none() -> None:
-    with answering(b"[", 100) as dashboard, pytest.raises(NoAnswerError) as raised:
+    with answering(b"[", length=100) as dashboard, pytest.raises(NoAnswerError) as raised:
         dashboard.jobs()
     assert not isinstance(raised.value, RefusedError)
 
@@ -44,9 +46,14 @@ def test_jobs_are_those_that_were_submitted_the_newest_last() -> None:
         {**alike, "submission_id": "waits", "start_time": None},
     ]
     body = json.dumps(jobs).encode()
-    with answering(body, len(body)) as dashboard:
+    with answering(body) as dashboard:
         found = [(each.id, each.message) for each in dashboard.jobs()]
     assert found == [("waits", ""), ("early", ""), ("late", "m")]
+
+
+def test_a_jobs_output_is_read_as_bytes() -> None:
+    with answering(b'{"driver_node_id": "3468"}', b"caf\xe9\n") as dashboard:
+        assert dashboard.log("one") == b"caf\xe9\n"
 
 
 def test_where_nobody_listens_the_connection_is_refused() -> None:

@@ -134,6 +134,24 @@ def test_one_that_had_answered_is_started_again_after_a_rest(
     assert (keeper.answers, keeper.error) == (True, "")
 
 
+def test_one_that_starts_slowly_after_a_rest_is_not_started_beside_itself(
+    keeper: MlflowKeeper, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper.answers = keeper._answered = True
+    keeper.start({})
+    for _ in range(6):
+        crash(keeper)
+    monkeypatch.setattr(Ends, "words", lambda self: ["sleep", "60"])
+    monkeypatch.setattr(Ends, "answers", lambda self, pid: False)
+    clock.append(clock[-1] + 400)
+    assert keeper.look(), "the error is gone"
+    server = keeper._children.pid("mlflow")
+    clock.append(clock[-1] + 241)
+    assert keeper.look(), "it is late"
+    assert not keeper.look()
+    assert keeper._children.pid("mlflow") == server
+
+
 def test_the_reason_is_of_the_last_server_and_no_line_of_a_clean_end(
     keeper: MlflowKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

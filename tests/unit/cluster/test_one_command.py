@@ -11,8 +11,10 @@ import pytest
 from filelock import FileLock
 
 from raysuite.cluster import client
+from raysuite.cluster.backend import JobPhase, JobState
 from raysuite.cluster.client import down, start
 from raysuite.cluster.folder import ClusterFolder, folder_of
+from raysuite.cluster.slurm import SlurmBackend
 from raysuite.cluster.state_files import Cluster
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
@@ -80,3 +82,30 @@ def test_a_lock_that_stays_is_named(slurm: Path, monkeypatch: pytest.MonkeyPatch
     folder = start(JOB, ("true",))
     with FileLock(folder.lock), pytest.raises(UserError, match=str(folder.lock)):
         down(folder, 0.0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UserError])
+def test_a_start_that_is_interrupted_leaves_no_secrets(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def refuse(*_: object) -> object:
+        raise error
+
+    monkeypatch.setattr(client, "backend_of", refuse)
+    with pytest.raises(error):
+        start(JOB, ("true",))
+    folder = folder_of("mine")
+    assert not folder.token_file.exists()
+    assert not (folder.path / "cluster.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("phase", "gone"), [("waiting", False), ("unknown", False), ("gone", True)]
+)
+def test_a_job_is_gone_only_if_slurm_states_it(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, phase: JobPhase, gone: bool
+) -> None:
+    folder = start(JOB, ("true",))
+    monkeypatch.setattr(client, "_POLL_S", 0.01)
+    monkeypatch.setattr(SlurmBackend, "states", lambda self, jobs: [JobState(phase)] * len(jobs))
+    assert client._gone(folder, folder.cluster(), 0.05) == gone

@@ -13,7 +13,7 @@ import pytest
 
 from raysuite.cluster import process
 from raysuite.cluster.local import LocalBackend
-from raysuite.cluster.process import birth_of, find_process
+from raysuite.cluster.process import ProcessTree, birth_of, find_process
 from tests.living import living
 
 proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
@@ -67,3 +67,12 @@ def test_a_cluster_lives_on_when_the_clock_is_stepped() -> None:
         update={"birth": birth_of(int(cluster.job)), "started": cluster.started - 3600}
     )
     assert LocalBackend().states([stepped])[0].phase == "running"
+
+
+def test_a_tree_ends_with_grandchildren_in_groups_of_their_own() -> None:
+    code = "sh -c 'setsid sleep 60 & echo $!; wait'; true"
+    with ProcessTree(["sh", "-c", code], stdout=subprocess.PIPE) as tree:
+        assert tree.stdout is not None
+        grandchild = psutil.Process(int(tree.stdout.readline()))
+        tree.terminate()
+        assert psutil.wait_procs([grandchild], 10)[1] == []

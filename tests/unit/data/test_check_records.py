@@ -42,8 +42,11 @@ def test_a_flipped_bit_of_the_data(shard: Path) -> None:
     assert (report.splits["train"].images, report.splits["train"].unreadable) == (23, 1)
 
 
-def test_a_flipped_bit_of_a_length_costs_one_record_if_there_is_an_index(shard: Path) -> None:
-    offset, _ = places(shard)[3]
+@pytest.mark.parametrize("record", [0, 3, 7])
+def test_a_flipped_bit_of_a_length_costs_one_record_if_there_is_an_index(
+    record: int, shard: Path
+) -> None:
+    offset, _ = places(shard)[record]
     flip(shard, offset)
     report = check(detect(shard.parent))
     finding = only(report)
@@ -205,8 +208,12 @@ def test_labels_out_of_range(tmp_path: Path) -> None:
         (offsets[2], "label 0"),
         (offsets[3], "label 4"),
     ]
+    assert report.splits["train"].classes == {"label 0": 1, "0": 1, "2": 1, "label 4": 1}
     # where nothing tells how many classes there are, no label is too large
     assert check(detect(tmp_path)).ok
+    write_records(path, [encode_example(image, -1), encode_example(image, 0)])
+    assert only(check(detect(tmp_path))).message == "label -1; valid: 0 and above"
+    write_records(path, (encode_example(image, label) for label in labels))
     (tmp_path / "classes.txt").write_text("a\nb\nc\n")
     assert "classes.txt names 3" in only(check(detect(tmp_path))).message
 

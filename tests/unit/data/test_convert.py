@@ -15,7 +15,7 @@ from PIL import Image
 
 from raysuite.data import Split, prepare
 from raysuite.data import convert as converting
-from raysuite.data.convert import Bad, _listed, plan_conversion
+from raysuite.data.convert import Bad, Summary, _listed, plan_conversion
 from raysuite.data.formats import open_source
 from raysuite.data.formats.tfrecord import IMAGE, LABEL, read_index
 from raysuite.data.order import permutation
@@ -37,7 +37,9 @@ def test_every_image_comes_once_with_its_bytes_and_its_label(source: Path, tmp_p
     assert [path.name for path in shards(target, "train")] == [
         f"train-{shard:05d}-of-00004" for shard in range(4)
     ]
-    assert (summary.train, summary.val, summary.shards) == (27, 9, 6)
+    sizes = [path.stat().st_size for split in ("train", "val") for path in shards(target, split)]
+    assert summary == Summary(27, 9, 3, 1, 6, sum(sizes), 6, ())
+    assert run(source, target) == Summary(27, 9, 3, 1, 6, sum(sizes), 0, ())
     for split in ("train", "val"):
         found = [record for path in shards(target, split) for record in records(path)]
         expected = {
@@ -101,6 +103,14 @@ def test_shards_by_size(source: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     counts = conversion.document["shards"]
     assert counts["train"] in (4, 5)  # 27 images, 7 a shard, each of about that size
     assert not (tmp_path / "x").exists()
+    for path in source.glob("*/*/*.JPEG"):
+        path.write_bytes(b"x" * 10)
+    for limit, train, val in ((70, 4, 2), (270, 1, 1), (269, 2, 1), (1, 27, 9)):
+        monkeypatch.setattr(converting, "SHARD_BYTES", limit)
+        conversion = plan_conversion(source, tmp_path / "x")
+        assert conversion.document["shards"] == {"train": train, "val": val}
+        assert (conversion.images("train"), conversion.images("val")) == (27, 9)
+        assert conversion.bytes == 360
 
 
 def test_more_shards_than_images_are_not_made(source: Path, tmp_path: Path) -> None:
@@ -113,12 +123,16 @@ def test_the_shorter_side_is_shrunk_and_never_enlarged(tmp_path: Path) -> None:
     (source / "train" / "ant" / "large.jpg").write_bytes(image(1, 90, 64))
     (source / "train" / "ant" / "tall.png").write_bytes(image(2, 16, 48, "PNG"))
     Image.new("RGBA", (16, 48)).save(source / "train" / "ant" / "clear.png")
+    Image.new("L", (30, 48), 77).save(source / "train" / "ant" / "grey.jpg")
     run(source, tmp_path / "target", shards=1, shorter_side=12)
     found = {
         bytes(each["image/filename"]): each  # type: ignore[arg-type]
         for each in records(shards(tmp_path / "target", "train")[0])
     }
     assert found[b"clear.png"]["image/channels"] == 3
+    grey = found[b"grey.jpg"]
+    assert [grey[f"image/{key}"] for key in ("channels", "width", "height")] == [1, 12, 19]
+    assert Image.open(io.BytesIO(grey[IMAGE])).mode == "L"  # type: ignore[arg-type]
     for name, size, kind in ((b"large.jpg", (17, 12), "JPEG"), (b"tall.png", (12, 36), "PNG")):
         shown = Image.open(io.BytesIO(found[name][IMAGE]))  # type: ignore[arg-type]
         assert (shown.size, shown.format) == (size, kind)
@@ -173,6 +187,9 @@ def test_bad_images_are_all_listed(source: Path, tmp_path: Path) -> None:
     (source / "train" / SYNSETS[0] / f"{SYNSETS[0]}_1.JPEG").write_bytes(image(9))
     again = run(source, tmp_path / "target", shards=9, bad="skip")
     assert (again.train, len(again.skipped)) == (25, 2)
+    with pytest.raises(DataError, match="2 images cannot be read"):
+        run(source, tmp_path / "target", shards=9)
+    assert run(source, tmp_path / "target", shards=9, bad="skip").skipped == again.skipped
     (tmp_path / "target" / "manifest.json").unlink()  # as if killed after the last shard
     assert run(source, tmp_path / "target", shards=9, bad="skip").skipped == again.skipped
 
@@ -195,6 +212,16 @@ def test_foreign_folders_are_left_alone(source: Path, tmp_path: Path) -> None:
         plan_conversion(source, tmp_path / "target" / "thesis.txt")
     with pytest.raises(DataError, match="no conversion"):
         plan_conversion(source, source)
+    for text in ("{", "[]"):
+        (tmp_path / "target" / "convert.json").write_text(text)
+        with pytest.raises(DataError, match=r"convert\.json cannot be read"):
+            plan_conversion(source, tmp_path / "target")
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / ".left").touch()  # by a conversion that was killed at its start
+    assert plan_conversion(source, tmp_path / "hidden").images("val") == 9
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="into their source folder"):
+        plan_conversion(tmp_path / "empty", tmp_path / "empty")
 
 
 def test_names_of_any_bytes_are_converted(source: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from raysuite.data import convert as converting
 from raysuite.data.convert import Conversion, convert, plan_conversion
 from raysuite.data.formats.tfrecord import IMAGE
 from raysuite.errors import DataError
@@ -86,8 +87,52 @@ def test_images_that_came_or_went_are_noticed(source: Path, tmp_path: Path) -> N
         run(source, tmp_path / "target")
 
 
+def test_an_image_of_another_name_is_noticed(source: Path, tmp_path: Path) -> None:
+    run(source, tmp_path / "target")
+    path = source / "val" / SYNSETS[1] / f"{SYNSETS[1]}_1.JPEG"
+    path.rename(path.with_name("other.JPEG"))
+    with pytest.raises(DataError, match=r"listing .* then, .* now"):
+        run(source, tmp_path / "target")
+
+
+@pytest.mark.parametrize("damage", ["missing", "no index", "shorter"])
+def test_a_shard_that_is_not_whole_is_written_again_and_its_images_alone_are_counted_anew(
+    damage: str, source: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    run(source, target)
+    before = digests(target)
+    shard = shards(target, "train")[2]
+    if damage == "missing":
+        shard.unlink()
+    elif damage == "no index":
+        shard.with_suffix(".idx").unlink()
+    else:
+        os.truncate(shard, shard.stat().st_size - 1)
+    for name in (".train-00001-of-00004.9.part", ".train-00001-of-00004.9.idx"):
+        (target / name).touch()  # left by a killed process
+    done: list[int] = []
+    summary = convert(plan_conversion(source, target, 4), workers=1, count=done.append)
+    assert (summary.written, summary.train, done) == (1, 27, [29, *[1] * 7])
+    assert digests(target) == before
+    assert not list(target.glob(".*"))
+
+
+def test_the_number_of_shards_stays_if_sizes_change(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converting, "SHARD_BYTES", 2000)
+    first = run(source, tmp_path / "target", shards=None)
+    assert first.shards > 4
+    monkeypatch.setattr(converting, "SHARD_BYTES", 10**9)
+    again = run(source, tmp_path / "target", shards=None)
+    assert (again.shards, again.written) == (first.shards, 0)
+
+
 def test_other_options_are_refused(source: Path, tmp_path: Path) -> None:
     run(source, tmp_path / "target")
+    with pytest.raises(DataError, match="shorter_side None then, 4 now"):
+        run(source, tmp_path / "target", shorter_side=4)
     with pytest.raises(DataError, match="shards_wanted 4 then, 2 now"):
         run(source, tmp_path / "target", shards=2)
 

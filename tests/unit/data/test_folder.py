@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from raysuite.errors import DataError
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import IMAGENET_MEAN, DatasetFacts
 from raysuite.spec.loaders import NativeOptions
+from tests import small_sets
 
 NAMES = {
     "train": {"cat": ["b.PNG", "a.jpg"], "Ähre": ["ö x.jpeg"]},
@@ -104,12 +106,13 @@ def test_nothing_vanishes(root: Path) -> None:
     (cat / "._a.jpg").touch()
     (root / "train" / ".ipynb_checkpoints").mkdir()
     (cat / "more").mkdir()
+    (cat / "folder.png").mkdir()
     Image.new("RGB", (9, 9)).save(cat / "more" / "nested.png")
     Image.new("RGB", (9, 9)).save(root / "train" / "astray.png")
     data = DataOptions(name="image_folder", path=str(root), image_size=8)
     counts = formats.count(data)
     assert (counts.train, counts.val, counts.classes) == (4, 1, ("cat", "Ähre"))
-    assert counts.passed_over == 4 + 2  # each class folder's Thumbs.db; nested, astray
+    assert counts.passed_over == 4 + 3  # each class folder's Thumbs.db; more, folder, astray
     source = open_source(prepared(root, train=4), "train")
     with pytest.raises(DataError, match=r"train/cat/gone.png: cannot be read"):
         source.read(2)
@@ -160,3 +163,45 @@ def test_what_has_not_changed_is_not_listed_again(
     os.utime(root / "val" / "cat", (10**9 + 1, 10**9 + 1))
     with pytest.raises(DataError, match="4 training and 2 validation"):
         prepared(root, train=4)
+
+
+def test_classes_of_an_official_set_alone_may_lack_validation_images(root: Path) -> None:
+    (root / "val" / "Ähre").rename(root / "val" / ".hidden")
+    official: Any = {"name": "mnist", "format": "folder", "path": str(root)}
+    counts = formats.count(DataOptions(**official))
+    assert (counts.train, counts.val, counts.classes) == (3, 1, ("cat", "Ähre"))
+    own: Any = {"name": "image_folder", "path": str(root), "image_size": 8}
+    with pytest.raises(DataError, match="val/Ähre: no folder of this class, which train has"):
+        formats.count(DataOptions(**own))
+    assert formats.count(DataOptions(**own, bad_samples="skip")).train == 3
+    for path in (root / "train" / "Ähre").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="train/Ähre: the class has no images"):
+        formats.count(DataOptions(**official))
+    (root / "val").rename(root / "other")
+    with pytest.raises(DataError, match=f"val missing in {root}"):
+        formats.count(DataOptions(**official))
+
+
+@pytest.mark.parametrize("layout", ["", "-devkit", "-kaggle"])
+def test_the_state_of_a_set_is_of_all_folders_and_files_of_labels(
+    layout: str, tmp_path: Path
+) -> None:
+    data = small_sets.write(f"imagenet-folder{layout}", tmp_path).data
+    paths = [path for path in tmp_path.rglob("*") if path.suffix != ".JPEG"]
+    paths = [path for path in paths if path.is_file() or path.name not in "ILSVRC CLS-LOC Data"]
+    paths = [path for path in paths if "devkit" not in path.name and path.name != "data"]
+    assert len(paths) == {"": 8, "-devkit": 7, "-kaggle": 6}[layout]
+    for path in paths:
+        os.utime(path, (10**9, 10**9))
+    changed, state = folders.folder_state(data)
+    assert changed == 10**9
+    states = {state}
+    for number, path in enumerate(paths, 1):
+        os.utime(path, (10**9, 10**9 + number))
+        changed, state = folders.folder_state(data)
+        assert changed == 10**9 + number
+        states.add(state)
+    for other in ({"bad_samples": "skip"}, {"name": "highres"}):
+        states.add(folders.folder_state(data.model_copy(update=other))[1])
+    assert len(states) == 1 + len(paths) + 2

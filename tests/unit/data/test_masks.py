@@ -145,6 +145,31 @@ def test_a_mask_that_cannot_hold_what_is_outside_the_image_is_refused(dtype: tor
         check((torch.zeros(3, 2, 2), torch.ones(2, 2, dtype=dtype)), "set[0]")
 
 
+@pytest.mark.parametrize(
+    ("image", "mask", "valid"),
+    [
+        (torch.zeros(3, 2, 4), torch.ones(2, 4, dtype=torch.uint8), True),
+        (np.zeros((1, 2, 4)), np.ones((2, 4), np.int64), True),
+        (torch.zeros(3, 2, 4), torch.ones(4, 2, dtype=torch.uint8), False),
+        (torch.zeros(3, 2, 4), torch.ones(3, 2, 4, dtype=torch.uint8), False),
+        (torch.zeros(2, 4), torch.ones(2, 4, dtype=torch.uint8), False),
+        (torch.zeros(2, 4), torch.ones(4, dtype=torch.uint8), False),
+        (torch.zeros(5, 3, 2, 4), torch.ones(3, 2, 4, dtype=torch.uint8), False),
+        (torch.zeros(3, 2, 4), torch.ones(2, 4), False),
+        (torch.zeros(3, 2, 4), 1, False),
+        ([[1]], torch.ones(2, 4, dtype=torch.uint8), False),
+    ],
+)
+def test_a_mask_is_of_the_whole_numbers_and_the_size_of_its_image(
+    image: Any, mask: Any, valid: bool
+) -> None:
+    if valid:
+        check((image, mask), "set[0]")
+    else:
+        with pytest.raises(DataError, match=r"^set\[0\]: data\.augment is for an image"):
+            check((image, mask), "set[0]")
+
+
 def test_what_is_no_image_with_a_mask_is_refused() -> None:
     with pytest.raises(
         DataError, match=r"Numbers.*\[0\]: data\.augment is for an image \[C, H, W\]"

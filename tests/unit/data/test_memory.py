@@ -114,9 +114,12 @@ def test_pixels_in_memory_are_of_these_files_sizes_times_and_options(
     source.close()
 
 
-@pytest.mark.parametrize(("kind", "threads"), [("imagenet-folder", 0), ("cifar10-folder", 3)])
+@pytest.mark.parametrize(
+    ("kind", "threads", "prefetch"),
+    [("imagenet-folder", 0, 2), ("cifar10-folder", 3, 2), ("cifar10-folder", 1, 3)],
+)
 def test_images_are_read_from_memory_alone(
-    kind: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, threads: int, prefetch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three threads work on three batches beside the one that is needed."""
     small = small_sets.write(kind, tmp_path / "set")
@@ -124,7 +127,7 @@ def test_images_are_read_from_memory_alone(
     slices = [Slice(np.array([sample, 5, 22]), 3, 3) for sample in range(6)]
     with closing(make_loader(prepared, "train", NativeOptions(), torch.device("cpu"))) as loader:
         expected = list(loader.batches(slices))
-    options = MemoryOptions(threads=threads)
+    options = MemoryOptions(threads=threads, prefetch=prefetch)
     with closing(make_loader(prepared, "train", options, torch.device("cpu"))) as loader:
         for path in (tmp_path / "set").rglob("*.*"):
             path.unlink()

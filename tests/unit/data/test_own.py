@@ -15,6 +15,7 @@ from PIL import Image
 
 from raysuite.data import formats, prepare
 from raysuite.data.formats import Source, open_source
+from raysuite.data.formats.own import _check
 from raysuite.errors import DataError
 from raysuite.parallel.base import World
 from raysuite.plan import make_plans
@@ -169,3 +170,101 @@ def test_what_does_not_fit_names_the_sample(given, said, monkeypatch):
     monkeypatch.setattr(sys.modules[Odd.__module__].Odd, "given", given)
     with pytest.raises(DataError, match=rf"test_own:Odd\(split='val'\)\[0\].*{said}"):
         source().read(0)
+
+
+class Fickle:
+    """Its first instance has 3 samples like each other, the second one another of number 1."""
+
+    instances = 0
+
+    def __init__(self, split: str, second: str) -> None:
+        Fickle.instances += 1
+        self.second = second if Fickle.instances % 2 == 0 else ""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, sample: int) -> Any:
+        other = self.second if sample == 1 else ""
+        if other == "error":
+            raise RuntimeError("gone")
+        return COLOUR + (other == "image"), int(other == "label")
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ("", None),
+        ("label", "its label differs when another instance"),
+        ("image", "its image differs when another instance"),
+        ("error", "at the second reading: "),
+    ],
+)
+def test_a_sample_that_differs_at_its_second_reading_is_named(second, words, monkeypatch):
+    module = sys.modules[Odd.__module__]
+    facts = DatasetFacts(3, 3, 2, 3, 4)
+    data = DataOptions(
+        name=f"{Odd.__module__}:Fickle", image_size=4, classes=2, options={"second": second}
+    )
+    prepared = prepare(data, facts)
+    monkeypatch.setattr(module.Fickle, "instances", 0)
+    done: list[int] = []
+    part = _check(prepared, "val", range(3), done.append)
+    assert (part.images, part.unreadable, part.labels, done) == (3, 0, {0: 3}, [1, 1, 1])
+    assert part.sizes == {(4, 5): 3}
+    assert [(each.place, each.kind) for each in part.findings] == (
+        [(f"{data.name}(split='val')[1]", "image")] if words else []
+    )
+    assert all(words in each.message for each in part.findings)
+
+
+def test_labels_beyond_the_classes_are_named_and_counted(monkeypatch):
+    monkeypatch.setattr(sys.modules[Odd.__module__].Odd, "given", (COLOUR, 2))
+    data = DataOptions(name=f"{Odd.__module__}:Odd", image_size=4, classes=2)
+    prepared = prepare(data, DatasetFacts(1, 1, 2, 3, 4))
+    part = _check(prepared, "train", range(1), lambda count: None)
+    assert part.labels == {2: 1}
+    assert [each.message for each in part.findings] == ["label 2; valid: 0 to 1"]
+
+
+class Tensors:
+    """As many samples as are given for each split, of one kind each."""
+
+    def __init__(self, split: str, train: int = 2, val: int = 1, given: str = "") -> None:
+        self.count, self.width = (train, 3) if split == "train" else (val, 5)
+        self.given, self.classes = given, ["a", "b"]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, sample: int) -> Any:
+        found = {
+            "error": KeyError("x"),
+            "text": (np.zeros(2), "cat"),
+            "three": (1, 2, 3),
+            "array": np.zeros(2),
+        }.get(self.given, (np.zeros((self.width, 2), np.float32), sample))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def test_samples_are_described_by_the_training_split():
+    def counted(classes: int | None = None, **options: Any) -> Any:
+        name = f"{Odd.__module__}:Tensors"
+        return formats.count_tensors(DataOptions(name=name, classes=classes, options=options))
+
+    found = counted()
+    assert (found.train, found.val, found.vocabulary) == (2, 1, 2)
+    assert found.inputs == '"float32[3, 2]"'
+    assert counted(classes=7).vocabulary == 7
+    for options, said in (
+        ({"train": 0}, "no samples in train"),
+        ({"val": 0}, "no samples in val"),
+        ({"given": "error"}, r"\(split='train'\)\[0\] raised KeyError: 'x'"),
+        ({"given": "text"}, r"\[0\] has a (list|tuple|str); valid: tensors"),
+        ({"given": "three"}, r"\[0\] is a tuple of 3; expected \(inputs, targets\)"),
+        ({"given": "array"}, r"\[0\] is a ndarray; expected"),
+    ):
+        with pytest.raises(DataError, match=said):
+            counted(**options)

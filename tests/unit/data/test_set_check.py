@@ -10,7 +10,7 @@ import pytest
 from raysuite.data.findings import Part
 from raysuite.data.formats import idx, image_folder
 from raysuite.data.formats.base import _check
-from raysuite.data.set_check import check, detect, target_of
+from raysuite.data.set_check import _by_number, check, detect, target_of
 from raysuite.errors import DataError
 from raysuite.spec.data_set import DataOptions
 from tests import small_sets
@@ -38,9 +38,8 @@ def test_sound_sets_of_every_form(kind: str, tmp_path: Path) -> None:
         assert (found.images, found.unreadable) == (count, 0)
         assert sum(found.classes.values()) == count
         labels = small.labels[split]
-        assert sorted(found.classes.values()) == sorted(
-            labels.count(label) for label in set(labels)
-        )
+        names = small.facts.class_names
+        assert found.classes == {names[label]: labels.count(label) for label in set(labels)}
         sizes = [(image.shape[1], image.shape[0]) for image in small.images[split]]
         assert found.sizes == {size: sizes.count(size) for size in sizes}
 
@@ -144,6 +143,7 @@ def test_unreadable_images_are_named(folder: Path) -> None:
     assert {finding.place for finding in errors(report)} == set(map(str, paths))
     assert (report.splits["train"].images, report.splits["train"].unreadable) == (23, 5)
     assert {finding.kind for finding in errors(report)} == {"image"}
+    assert sum(report.splits["train"].classes.values()) == 23
     assert len(errors(check(detect(folder), decode=False))) == 5
 
 
@@ -175,7 +175,13 @@ def test_flat_validation_images_without_their_classes(folder: Path) -> None:
     report = check(detect(folder))
     assert only(report).kind == "class"
     assert "nset_labels.txt" in only(report).message
-    assert report.splits["val"].images == 9
+    assert (report.splits["val"].images, report.splits["val"].classes) == (9, {})
+    assert sum(report.splits["train"].classes.values()) == 23
+
+
+def test_findings_are_sorted_by_the_numbers_in_their_places() -> None:
+    places = ["a[10]", "a[9]", "a[9]b", "b[1]", "a"]
+    assert sorted(places, key=_by_number) == ["a", "a[9]", "a[9]b", "a[10]", "b[1]"]
 
 
 def test_files_that_are_passed_over_are_noted(folder: Path) -> None:

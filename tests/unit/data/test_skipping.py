@@ -7,13 +7,14 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from raysuite.data import Prepared, prepare
-from raysuite.data.formats import open_source
-from raysuite.data.skipping import Faults, look
+from raysuite.data.formats import count, open_source
+from raysuite.data.skipping import Faults, _key, lacking, look
 from tests.small_sets import COUNTS, SmallSet, write
 
 
@@ -94,6 +95,49 @@ def test_faults_of_a_later_chunk_are_numbered_within_the_set(small, prepared, th
         faults, was_known = looked(prepared, threads, tmp_path, first=5)
         assert (list(faults), was_known) == ([8], known)
         assert faults[8].startswith(f"{whole[8]}: ")
+
+
+def test_what_was_found_is_of_the_plan_and_of_the_samples(small, prepared):
+    facts, data = prepared.facts, prepared.data
+    features = data.features.model_copy(update={"label": "x"})
+    others = [
+        replace(prepared, facts=replace(facts, classes=5)),
+        replace(prepared, facts=replace(facts, channels=1)),
+        replace(prepared, facts=replace(facts, image_size=9)),
+        replace(prepared, exact=True),
+        replace(prepared, form="tfrecord"),
+        replace(prepared, data=data.model_copy(update={"features": features})),
+    ]
+    with closing(open_source(prepared, "train")) as source:
+        keys = [_key(each, source, range(3)) for each in (prepared, *others)]
+        keys += [_key(prepared, source, range(4)), _key(prepared, source, range(1, 4))]
+        assert None not in keys
+        assert len({*keys}) == len(keys)
+        plain = replace(prepared, augment="resized_crop_flip", mean=(0.1,) * 3)
+        assert _key(plain, source, range(3)) == keys[0]
+
+
+def test_classes_and_records_that_are_lacking_are_told(small, tmp_path):
+    first = Path(small.data.path or "") / "train" / "1"
+    for path in first.iterdir():
+        path.unlink()
+    data = small.data.model_copy(update={"bad_samples": "skip"})
+    counts = count(data)
+    facts = replace(small.facts, train_samples=counts.train)
+    prepared = prepare(data, facts, tmp_path / "cache")
+    assert lacking(prepared, "train") == ["class 1: no training image"]
+    assert lacking(prepared, "val") == []
+    records = write("cifar10-tfrecord", tmp_path / "records")
+    shards = sorted((tmp_path / "records").glob("train-*.tfrecord"))
+    for shard in shards[:2]:
+        os.truncate(shard, shard.stat().st_size - 1)
+    shards[1].with_suffix(".idx").unlink()
+    prepared = replace(prepared, data=records.data, form="tfrecord")
+    [told] = lacking(prepared, "train")
+    assert told.startswith(f"{shards[1]} at byte ")
+    assert "record cut short" in told
+    assert ";" not in told
+    assert lacking(prepared, "val") == []
 
 
 def test_the_same_images_elsewhere_are_looked_at_anew(small, prepared, threads, tmp_path):

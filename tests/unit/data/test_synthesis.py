@@ -61,6 +61,44 @@ def test_only_images_of_more_than_32_pixels_are_jpegs(name: str, form: str, jpeg
     assert (plan_synthetic_set(name, form).quality is not None) == jpeg
 
 
+def test_qualities_names_and_sizes_are_those_of_the_set() -> None:
+    for name, content, quality in (
+        ("imagenet", "natural", 88),
+        ("highres", "noise", 75),
+        ("cifar10", "noise", None),
+    ):
+        assert plan_synthetic_set(name, "folder", content=content).quality == quality
+    for name, first, last in (
+        ("mnist", "0", "9"),
+        ("cifar10", "airplane", "truck"),
+        ("imagenet", "n00000001", "n00001000"),
+        ("highres", "0000", "0999"),
+    ):
+        names = plan_synthetic_set(name).class_names
+        assert (names[0], names[-1]) == (first, last)
+    sizes = [plan_synthetic_set(name, "folder", size=(48, 48)) for name in ("mnist", "cifar10")]
+    assert {(each.width, each.height) for each in sizes} == {(48, 48)}
+    wide = plan_synthetic_set("highres", size=(64, 48))
+    assert (wide.width, wide.height) == (64, 48)
+
+
+def test_chunks_are_of_about_equal_sizes() -> None:
+    def chunks(name: str, form: str, images: int) -> list[tuple[str, int, int, int, int]]:
+        synthetic = plan_synthetic_set(name, form, images=images)
+        return [(c.split, c.number, c.of, c.first, c.images) for c in synthetic.chunks()]
+
+    assert chunks("mnist", "folder", 513) == [
+        ("train", 0, 3, 0, 171),
+        ("train", 1, 3, 171, 171),
+        ("train", 2, 3, 342, 171),
+        ("val", 0, 1, 0, 86),
+    ]
+    assert [each[-1] for each in chunks("mnist", "folder", 512)] == [256, 256, 85]
+    assert [each[-1] for each in chunks("cifar10", "pickle", 23)] == [4, 5, 4, 5, 5, 10]
+    assert [each[-1] for each in chunks("mnist", "tfrecord", 3000)] == [1500, 1500, 500]
+    assert chunks("mnist", "idx", 20) == [("train", 0, 1, 0, 20), ("val", 0, 1, 0, 10)]
+
+
 def test_imagenets_shards_are_those_of_tensorflow() -> None:
     assert plan_synthetic_set("imagenet", "tfrecord").shards == (1024, 128)
 
@@ -102,6 +140,11 @@ def test_parts_keep_classes_that_can_be_learned(
         ("cifar10", {"size": (64, 64)}, "folder or tfrecord"),
         ("cifar10", {"images": 4}, "five or more"),
         ("imagenet", {"size": (4, 4)}, "8 to 2048"),
+        ("imagenet", {"size": (8, 2049)}, "8 to 2048"),
+        ("imagenet", {"size": (2048, 7)}, "8 to 2048"),
+        ("imagenet", {"classes": 0}, "give 1 to 1000"),
+        ("imagenet", {"images": 20, "classes": 21}, "give 1 to 20"),
+        ("mnist", {"fraction": 1.01}, "above 0, up to 1"),
         ("imagenet", {"content": "white"}, "natural and noise"),
         ("imagenet", {"seed": -1}, "numbers from 0"),
     ],

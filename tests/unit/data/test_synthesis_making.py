@@ -137,6 +137,50 @@ def test_a_complete_one_is_left_as_it_is(tmp_path: Path) -> None:
     assert sum(told) == 30
 
 
+def test_one_of_an_earlier_version_is_left_as_it_is_and_one_without_parameters_is_none(
+    tmp_path: Path,
+) -> None:
+    synthetic, folder = plan_synthetic_set("mnist", images=20), tmp_path / "set"
+    first = make(synthetic, folder, 1)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["stand_in"] = manifest.pop("synthetic")
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    again = make(synthetic, folder, 1)
+    assert replace(again, seconds=0) == replace(first, seconds=0, written=0, drawn=0)
+    del manifest["stand_in"]
+    for content in (manifest, [], None):
+        (folder / "manifest.json").write_text("{" if content is None else json.dumps(content))
+        with pytest.raises(UserError, match="will not replace"):
+            make(synthetic, folder, 1, force=True)
+
+
+def test_a_mount_point_is_no_place_for_a_set() -> None:
+    with pytest.raises(UserError, match="is a mount point"):
+        making.check_place(Path("/proc"))
+
+
+def test_names_of_classes_lie_beside_the_formats_that_have_none(tmp_path: Path) -> None:
+    def names(form: str) -> dict[str, str]:
+        make(plan_synthetic_set("cifar10", form, images=10), tmp_path / form, 1)
+        return {path.name: path.read_text() for path in (tmp_path / form).glob("*.txt")}
+
+    listed = "airplane automobile bird cat deer dog frog horse ship truck ".replace(" ", "\n")
+    assert names("binary") == {"batches.meta.txt": listed}
+    assert names("tfrecord") == {"classes.txt": listed}
+    assert names("pickle") == names("folder") == {}
+
+
+def test_the_size_of_a_set_is_that_of_its_pixels_or_of_its_first_pictures() -> None:
+    mnist, cifar = (plan_synthetic_set(name, images=20) for name in ("mnist", "cifar10"))
+    assert making.expected_bytes(mnist, 10) == 10 * (28 * 28 + 1)
+    assert making.expected_bytes(cifar, 3) == 3 * (32 * 32 * 3 + 1)
+    photos = plan_synthetic_set("imagenet", images=20, size=(32, 24))
+    sizes = [len(encode(pixels, photos.quality)) for pixels, _ in expected(photos, "train")]
+    assert making.expected_bytes(photos, 20) == round(sum(sizes[:8]) / 8 * 20)
+    assert making.expected_bytes(photos, 3) == sum(sizes[:3])
+    assert making.expected_bytes(photos, 0) == 0
+
+
 def test_another_one_is_not_replaced_unasked(tmp_path: Path) -> None:
     make(plan_synthetic_set("mnist", images=20), tmp_path / "set", 1)
     other = plan_synthetic_set("mnist", images=30, seed=1)
@@ -208,13 +252,20 @@ def test_one_that_was_broken_off_is_gone_on_with(
     assert ours == theirs
 
 
-def test_a_chunk_that_was_cut_is_written_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["train-00000-of-00003", "train-00000-of-00003.idx"])
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_chunk_that_was_cut_is_written_again(tmp_path: Path, cut: bool, file: str) -> None:
     planned = plan_synthetic_set("imagenet", "tfrecord", images=30, size=(32, 24))
     synthetic = replace(planned, shards=(3, 1))
     break_off(synthetic, tmp_path / "set", 25)
-    shard = tmp_path / ".set.making" / "train-00000-of-00003"
-    shard.write_bytes(shard.read_bytes()[:-1])
-    assert make(synthetic, tmp_path / "set", 1).digest == make(synthetic, tmp_path / "b", 1).digest
+    work = tmp_path / ".set.making"
+    assert len((work / "chunks.jsonl").read_text().splitlines()) == 2  # of ten images each
+    (work / file).write_bytes((work / file).read_bytes()[:-1])
+    if not cut:
+        (work / file).unlink()
+    made, other = (make(synthetic, tmp_path / name, 1) for name in ("set", "b"))
+    assert (made.written, made.drawn, other.written, other.drawn) == (3, 33 - 10, 4, 33)
+    assert made.digest == other.digest
 
 
 def test_another_one_that_was_begun_is_told(tmp_path: Path) -> None:
@@ -222,7 +273,22 @@ def test_another_one_that_was_begun_is_told(tmp_path: Path) -> None:
     other = plan_synthetic_set("mnist", images=30)
     with pytest.raises(UserError, match="begun in"):
         make(other, tmp_path / "set", 1)
-    assert make(other, tmp_path / "set", 1, force=True).images == 40
+    plan = tmp_path / ".set.making" / "plan.json"
+    plan.write_text("{")
+    with pytest.raises(UserError, match=r"begun in .*train None instead of 30"):
+        make(other, tmp_path / "set", 1)
+    plan.unlink()  # without it, nothing tells of what the files are
+    (plan.parent / "left").touch()
+    made = make(other, tmp_path / "set", 1)
+    assert (made.images, made.written) == (40, 2)
+    assert not (tmp_path / "set" / "left").exists()
+    assert make(other, tmp_path / "set", 1, force=True).written == 2
+
+
+def test_one_that_was_begun_is_begun_anew_by_force(tmp_path: Path) -> None:
+    synthetic = plan_synthetic_set("mnist", images=20)
+    break_off(synthetic, tmp_path / "set", 25)
+    assert make(synthetic, tmp_path / "set", 1, force=True).written == 2
 
 
 def test_a_disk_that_is_too_small_is_told_at_once(tmp_path: Path) -> None:

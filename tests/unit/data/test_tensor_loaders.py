@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from operator import itemgetter
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from raysuite.data import Slice, make_loader, prepare
+from raysuite.data.loaders.labels import LabelLoader
 from raysuite.data.prepared import Prepared
 from raysuite.errors import DataError, UserError
 from raysuite.nested import mapped
@@ -119,6 +121,98 @@ def uneven(split: str) -> Samples:
     return Samples(
         split, lambda draw: (torch.zeros(int(torch.randint(1, 5, (), generator=draw))), 0)
     )
+
+
+class Changing(Samples):
+    """Sample 3 has another type, or another number of dimensions, than the others."""
+
+    def __getitem__(self, number: int) -> Any:
+        inputs, targets = super().__getitem__(number)
+        return (self.other if number == 3 else inputs), targets
+
+    other: Any = None
+
+
+def of_other_type(split: str) -> Changing:
+    found = Changing(split, lambda draw: (torch.zeros(2), 0))
+    found.other = torch.zeros(2, dtype=torch.int32)
+    return found
+
+
+def of_more_dimensions(split: str) -> Changing:
+    found = Changing(split, lambda draw: (torch.zeros(2), 0))
+    found.other = torch.zeros(2, 1)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("of_other_type", r"\[3\] has int32, int64, and the first sample float32, int64"),
+        ("of_more_dimensions", r"\[0\] and others have tensors of different numbers"),
+    ],
+)
+def test_memory_holds_samples_of_one_kind(name: str, words: str, tmp_path: Path) -> None:
+    plan = plan_of("regression", tmp_path, data={"name": f"{__name__}:{name}"})
+    with pytest.raises(DataError, match=words):
+        delivered(prepare(plan.spec.data, plan.dataset), LOADER_OPTIONS["memory"]())
+
+
+def test_threads_deliver_batches_in_order_and_begin_as_many_as_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = prepared_of("own", tmp_path)
+    batches = [[number] for number in range(12)]
+    expected = delivered(prepared, LOADER_OPTIONS["native"](), batches)
+    options = LOADER_OPTIONS["native"](threads=3, prefetch=2)
+    assert alike(tuple(delivered(prepared, options, batches)), tuple(expected))
+    begun: list[int] = []
+    real = ThreadPoolExecutor.submit
+
+    def submit(*arguments: Any) -> Any:
+        begun.append(1)
+        return real(*arguments)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
+    slices = [Slice(np.array(ids), 1, 1) for ids in batches]
+    with closing(make_loader(prepared, "val", options, torch.device("cpu"))) as loader:
+        found = loader.batches(slices)
+        next(found)
+        assert len(begun) == 1 + 3 + 2
+        next(found)
+        assert len(begun) == 2 + 3 + 2
+
+
+def test_synthetic_tokens_and_images_are_drawn_once(tmp_path: Path, digits: Prepared) -> None:
+    tokens = prepared_of("language_model", tmp_path)
+    options = LOADER_OPTIONS["synthetic"]()
+    (inputs, targets), (few, _) = delivered(tokens, options, [[0] * 9, [0] * 4])
+    classes, length = tokens.facts.classes, tokens.facts.sequence
+    assert inputs.shape == targets.shape == (9, length)
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert 0 <= min(inputs.min(), targets.min()) <= max(inputs.max(), targets.max()) < classes
+    assert not torch.equal(inputs, targets)
+    assert torch.equal(few, inputs[:4])
+    images, labels = delivered(digits, options, [[0] * 200])[0]
+    assert (images.shape, labels.shape) == ((200, 1, 8, 8), (200,))
+    assert set(labels.tolist()) == set(range(10))
+    assert abs(images.mean()) < 0.1 > abs(images.std() - 1)
+    with closing(make_loader(digits, "train", options, torch.device("cpu"))) as loader:
+        [batch] = loader.batches([Slice(np.arange(200), 150, 400)])
+    assert not torch.equal(batch.images, images)
+    assert (batch.real, batch.of_global) == (150, 400)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_labels_alone_are_those_of_the_split(split: Any, digits: Prepared) -> None:
+    slices = [Slice(np.array([7, 0, 3]), 2, 6)]
+    cpu = torch.device("cpu")
+    with closing(make_loader(digits, split, LOADER_OPTIONS["native"](), cpu)) as loader:
+        [expected] = loader.batches(slices)
+    with closing(LabelLoader(digits, split, cpu)) as loader:
+        [found] = loader.batches(slices)
+    assert alike(found.labels, expected.labels)
+    assert (found.images.shape, found.real, found.of_global) == ((3, 0), 2, 6)
 
 
 def test_samples_that_cannot_be_stacked_are_named(tmp_path: Path) -> None:

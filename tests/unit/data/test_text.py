@@ -12,6 +12,7 @@ import pytest
 
 from raysuite.data.formats import count, open_source, prepare
 from raysuite.data.formats.base import TensorSource
+from raysuite.data.set_check import check, target_of
 from raysuite.errors import DataError
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import IGNORED_TOKEN, DatasetFacts
@@ -93,13 +94,19 @@ KINDS = {1: "u1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 
 
 def write_index(
-    file: Path, kind: int, lengths: list[int], pointers: list[int], documents: list[int]
+    file: Path,
+    kind: int,
+    lengths: list[int],
+    pointers: list[int],
+    documents: list[int],
+    version: int = 1,
 ) -> None:
     with file.open("wb") as written:
-        written.write(b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + bytes([kind]))
+        written.write(b"MMIDIDX\x00\x00" + version.to_bytes(8, "little") + bytes([kind]))
         written.write(len(lengths).to_bytes(8, "little") + len(documents).to_bytes(8, "little"))
-        written.writelines(each.to_bytes(4, "little") for each in lengths)
-        written.writelines(each.to_bytes(8, "little") for each in (*pointers, *documents))
+        written.writelines(each.to_bytes(4, "little", signed=True) for each in lengths)
+        numbers = (*pointers, *documents)
+        written.writelines(each.to_bytes(8, "little", signed=True) for each in numbers)
 
 
 def sentences(vocabulary: int) -> list[list[int]]:
@@ -158,6 +165,10 @@ def test_a_token_beyond_the_vocabulary_is_named_by_its_place(token: int, tmp_pat
     [
         ({}, None),
         ({"kind": 7}, "numbers of kind 7"),
+        ({"version": 2}, "version 2 and numbers of kind 8"),
+        ({"pointers": [-2, 6]}, "sequence 0 is not in"),
+        ({"lengths": [3, -1]}, "sequence 1 is not in"),
+        ({"lengths": [2, 3], "pointers": [0, 4]}, None),
         ({"pointers": [0, 8]}, r"sequence 1 is not in the 10 bytes of .*train\.bin"),
         ({"pointers": [0, 5]}, "sequence 1 is not in"),
         ({"cut": 40}, "ends before the last of its 2 sequences"),
@@ -171,7 +182,10 @@ def test_an_index_that_is_not_of_its_file_is_refused(
     for split in ("train", "val"):
         np.arange(5, dtype="<u2").tofile(tmp_path / f"{split}.bin")
         index = tmp_path / f"{split}.idx"
-        write_index(index, change.get("kind", 8), [3, 2], change.get("pointers", [0, 6]), [0, 2])
+        lengths, pointers = change.get("lengths", [3, 2]), change.get("pointers", [0, 6])
+        write_index(
+            index, change.get("kind", 8), lengths, pointers, [0, 2], change.get("version", 1)
+        )
         index.write_bytes(index.read_bytes()[: change.get("cut")])
     data = DataOptions(name="tokens", path=str(tmp_path), sequence=2, classes=9)
     if message is None:
@@ -202,3 +216,21 @@ def test_every_tenth_topic_of_python_is_held_out() -> None:
     for split, own in (("train", [t for t in texts if t not in held_out]), ("val", held_out)):
         source = opened(split, name="python_topics", sequence=64)
         assert pairs_of(source) == list(itertools.pairwise(b"\n\n".join(own)))
+
+
+def test_one_file_of_a_split_is_taken_before_the_folder_and_text_has_no_index(
+    tmp_path: Path,
+) -> None:
+    for name, content in {"train.txt": "ab", "train/a.txt": "no", "val/a.txt": "cd"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "train.idx").write_text("of another program")
+    source = opened("train", name="text", path=str(tmp_path), sequence=1)
+    assert pairs_of(source) == [(97, 98)]
+    assert source.file(0) == str(tmp_path / "train.txt")
+    data = DataOptions(name="text", path=str(tmp_path), sequence=1)
+    with pytest.raises(DataError, match="can only check images"):
+        check(target_of(data))
+    (tmp_path / "val" / "a.txt").write_text("c")
+    with pytest.raises(DataError, match="val has 1 tokens"):
+        count(data)

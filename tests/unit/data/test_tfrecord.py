@@ -11,15 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysuite.data import Prepared, prepare
+from raysuite.data.findings import Target
 from raysuite.data.formats import count, open_source
 from raysuite.data.formats.tfrecord import (
     IMAGE,
     LABEL,
+    _Example,
+    class_names,
     decode_example,
+    detect,
     encode_example,
     first_label,
+    index_of,
+    label_findings,
+    matching,
     read_index,
     read_record,
+    walk,
     write_records,
 )
 from raysuite.errors import DataError
@@ -102,6 +110,25 @@ def test_a_record_cut_short_is_found(path):
         read(path, 2)
 
 
+@pytest.mark.parametrize(("offset", "size"), [(-1, 17), (0, 15), (0, 0)])
+def test_a_place_that_no_record_has_is_named(path, offset, size):
+    with path.open("rb") as file, pytest.raises(DataError, match=f"no record has {size} bytes"):
+        read_record(file.fileno(), offset, size, "here")
+
+
+def test_records_are_found_up_to_the_first_damage(path):
+    places = read_index(path.with_suffix(".idx")).tolist()
+    assert places == [[0, 16], [16, 17], [33, 8016]]
+    assert [list(place) for place in walk(path)] == places
+    for length, said in ((33 + 8015, "8015 of 8016"), (33 + 11, "11 of 16"), (16 + 12, "12 of 17")):
+        os.truncate(path, length)
+        found = walk(path)
+        with pytest.raises(DataError, match=f"cut short, {said} bytes"):
+            assert [next(found), next(found), next(found)] == []
+    os.truncate(path, 16)
+    assert list(walk(path)) == [(0, 16)]
+
+
 def test_an_index_that_disagrees_is_found(path):
     index = path.with_suffix(".idx")
     index.write_text(index.read_text().replace("16 17", "16 18"))
@@ -125,8 +152,18 @@ def test_examples_come_back(image, label):
 def test_examples_of_another_kind_are_refused():
     with pytest.raises(DataError, match=r"here: not a tf\.train\.Example"):
         decode_example(b"\xff\xff", "here")
-    with pytest.raises(DataError, match=r"\(one image\) or image/class/label"):
-        decode_example(b"", "here")
+    two = _Example.FromString(encode_example(b"image", 3))
+    two.features.feature[IMAGE].bytes_list.value.append(b"other")
+    labels = _Example.FromString(encode_example(b"image", 3))
+    labels.features.feature[LABEL].int64_list.value.append(4)
+    bare = _Example.FromString(encode_example(b"image", 3))
+    del bare.features.feature[LABEL]
+    for data in (b"", *(each.SerializeToString() for each in (two, labels, bare))):
+        with pytest.raises(DataError, match=r"\(one image\) or image/class/label"):
+            decode_example(data, "here")
+    named = encode_example(b"image", 3, "jpg", "class", {LABEL: 7, IMAGE: b"x"})
+    assert decode_example(named, "", "jpg", "class") == (b"image", 3)
+    assert decode_example(named, "") == (b"x", 7)
 
 
 def test_dalis_own_reader_reads_our_records_and_index(digits: Prepared):
@@ -211,3 +248,93 @@ def test_the_number_of_the_first_class_is_the_given_one_or_the_sets_own(
     own = {} if name != "tfrecord" else {"path": "x", "image_size": 8, "classes": 3}
     data = DataOptions(name=name, format="tfrecord", features=features, **own)
     assert first_label(data) == first
+
+
+def touched(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
+
+
+def test_shards_are_those_of_the_folder_or_else_of_those_below(tmp_path):
+    root = touched(tmp_path, "sub/train-b-of-2", "a/train-c-of-2", "train-0.idx", ".train-x-of-1")
+    (root / "train-folder-of-1").mkdir()
+    assert matching(root, "train*-of-*") == [root / "a/train-c-of-2", root / "sub/train-b-of-2"]
+    touched(root, "train-b-of-2", "train-a-of-2", "train-a-of-2.idx")
+    assert matching(root, "train*-of-*") == [root / "train-a-of-2", root / "train-b-of-2"]
+    assert matching(root, "val*") == []
+
+
+def test_the_index_next_to_a_shard_is_taken_before_that_of_another_folder(tmp_path):
+    shard = tmp_path / "train" / "a.rec"
+    places = ["idx_files/a.idx", "idx_files/a.rec.idx", "train/idx_files/a.idx",
+              "train/idx_files/a.rec.idx", "train/a.idx", "train/a.rec.idx"]  # fmt: skip
+    assert index_of(shard) is None
+    for place in places:
+        touched(tmp_path, place)
+        assert index_of(shard) == tmp_path / place
+
+
+def test_a_shard_whose_first_length_looks_like_a_packed_file_is_read(tmp_path):
+    for split in ("train", "val"):
+        write_records(tmp_path / f"{split}-0-of-1", [b"x" * 0x8B1F])  # as GZIP begins
+    data = DataOptions(name="tfrecord", path=str(tmp_path), image_size=4, classes=2)
+    assert (count(data).train, count(data).val, count(data).classes) == (1, 1, ("0", "1"))
+
+
+def test_counts_of_splits_are_not_exchanged_and_an_empty_one_is_named(tmp_path):
+    data = DataOptions(name="tfrecord", path=str(tmp_path), image_size=4, classes=2)
+    write_records(tmp_path / "train-00000-of-00002", [b"a", b"b"])
+    write_records(tmp_path / "train-00001-of-00002", [b"c"])
+    val = tmp_path / "validation-00000-of-00001"
+    write_records(val, [b"d", b"e"])
+    assert (count(data).train, count(data).val) == (3, 2)
+    os.truncate(val, val.stat().st_size - 1)  # is an error when that record is read
+    assert count(data).val == 2
+    write_records(val, [])
+    with pytest.raises(DataError, match="no records in val of"):
+        count(data)
+    (tmp_path / "classes.txt").write_text("cat\ncat\n")
+    with pytest.raises(DataError, match="two classes are called 'cat'"):
+        class_names(data)
+
+
+def test_class_numbers_stand_for_names_that_no_file_has(tmp_path):
+    named = DataOptions(name="mnist", format="tfrecord", path=str(tmp_path))
+    assert class_names(named) == tuple("0123456789")
+    (tmp_path / "classes.txt").write_text("zero\none\n")
+    assert class_names(named) == ("zero", "one")
+    (tmp_path / "classes.txt").write_text("")
+    with pytest.raises(DataError, match="names 0 classes"):
+        class_names(named)
+
+
+def test_a_folder_of_shards_is_recognised_by_shards_alone(tmp_path):
+    for names, form in (
+        ({"train-0-of-1"}, "tfrecord"),
+        ({"x", "validation-0-of-1.tfrecord"}, "tfrecord"),
+        ({"train-0-of-1.idx", ".train-0-of-1", "test-0-of-1"}, None),
+    ):
+        assert detect(tmp_path, names) == form
+
+
+@pytest.mark.parametrize(
+    ("labels", "first"),
+    [
+        ({0, 1, 2}, 0),
+        ({0, 2}, 0),
+        ({1, 2}, 1),
+        ({2, 3}, 1),
+        ({1, 2, 3}, 1),
+        ({0, 3}, None),
+        ({1, 4}, None),
+        ({-1, 0}, None),
+        (set(), ()),
+    ],
+)
+def test_labels_of_records_count_from_0_or_1(labels, first):
+    data = DataOptions(name="tfrecord", path="x", image_size=4, classes=3)
+    found, findings = label_findings(Target(data, ("a", "b", "c")), labels)
+    assert (found, len(findings)) == ((None, 0) if first == () else (first, first is None))
+    assert label_findings(Target(data), labels) == (None, [])

@@ -6,6 +6,7 @@ import importlib
 import math
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from raysuite.parallel.single import Single, SingleEngine
 from raysuite.plan import make_plans
 from raysuite.spec import Document
 from raysuite.spec.datasets import IGNORED_TOKEN
+from raysuite.tasks.classification import Classification
 from tests.strategies.broken import Broken
 from tests.task_sets import spec_of
 from tests.unit.train.conftest import plan_of
@@ -371,18 +373,72 @@ def test_each_rank_draws_for_itself_and_the_one_process_for_each_of_them() -> No
     assert not any(torch.equal(alone[0], each) for each in alone[1:])
 
 
-def test_its_key_is_of_the_network_and_of_the_users_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [
-        own_network.key(plan)
-        for plan in (
-            plan_of(),
-            plan_of(training_epochs=9, seed=3),
-            plan_of(model_options={}),
-            plan_of(data={"name": "digits", "image_size": 16}),
+def test_its_key_is_of_the_network_and_what_it_is_trained_with() -> None:
+    importlib.import_module("tests.tiny_model")
+    plan = plan_of()
+    same = [
+        plan_of(training_epochs=9, seed=3, training_clip_norm=0.5),
+        plan_of(optimizer_lr=0.7, optimizer_lr_reference_batch=8, optimizer_lr_scaling="sqrt"),
+    ]
+    others = [
+        plan_of(**changes)
+        for changes in (
+            {"model_options": {}},
+            {"training_global_batch": 3},
+            {"training_label_smoothing": 0.1},
+            {"optimizer_weight_decay": 0.1},
+            {"optimizer_momentum": 0.5},
+            {"optimizer": {"name": "sgd", "lr": 0.1, "lr_factors": {"layers.*": 0.5}}},
+            {"training_memory_format": "channels_last"},
         )
     ]
-    assert keys[0] == keys[1]
-    assert len({str(key) for key in keys}) == 3
+    shapes: dict[str, Any] = {
+        "channels": 3,
+        "image_size": 16,
+        "classes": 7,
+        "sequence": 32,
+        "inputs": "float32[3]",
+    }
+    for name, value in shapes.items():
+        facts = replace(plan.dataset, **{name: value})
+        others.append(plan.model_copy(update={"dataset": facts}))
+    task = plan.spec.task.model_copy(update={"name": "regression", "options": {"loss": "mae"}})
+    spec = plan.spec.model_copy(update={"task": task})
+    others.append(plan.model_copy(update={"spec": spec}))
+    facts = replace(plan.dataset, train_samples=7, val_samples=8)
+    same.append(plan.model_copy(update={"dataset": facts}))
+    first, *keys = (str(own_network.key(each)) for each in (plan, *same, *others))
+    assert keys[: len(same)] == [first] * len(same)
+    assert len({first, *keys}) == 1 + len(others)
+
+
+def test_the_probed_rate_moves_the_weights_by_a_hundredth() -> None:
+    """In a step of one micro-batch, which is the probe's own. Frozen weights do not count."""
+    plan = plan_of(model={**ODD, "options": {"which": "tied"}, "freeze": ["body.*"]})
+    settings = own_network._settings(plan, "fp32")
+    seconds, rate, size, left, communicates = own_network._probe(plan, ALONE, settings).tolist()
+    single, draws = Single(), own_network._Draws()
+    single.start(ALONE)
+    network = own_network._network(plan, ALONE, draws)
+    trained = [name for name, each in network.named_parameters() if each.requires_grad]
+    engine = own_network._prepared(plan, network, single, settings, rate)
+    before, after, _ = own_network._train(plan, engine, settings, rate, draws, kept=True)
+    norms = [
+        torch.stack([each[name].norm() for name in trained]).norm()
+        for each in (before, {name: after[name] - before[name] for name in trained})
+    ]
+    assert len(trained) < len(before)
+    assert norms[1] / norms[0] == pytest.approx(0.01, rel=0.02)
+    assert size == 4 * sum(each.numel() for each in before.values())
+    assert (seconds > 0, left > size, communicates) == (True, True, 0)
+
+
+def test_a_network_that_no_probe_can_train_has_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of()
+    settings = own_network._settings(plan, "fp32")
+    for loss in (math.nan, math.inf):
+        monkeypatch.setattr(Classification, "loss", lambda _, out, to, by=loss: out.sum() * by)
+        assert own_network._probe(plan, ALONE, settings)[1] == 0
 
 
 def test_its_key_is_of_all_code_in_the_folder_of_the_users_network(

@@ -877,7 +877,7 @@ def test_verify_looks_at_a_network_only_of_a_strategy_that_passed(tmp_path: Path
     plans = [plan_of(strategy=each).model_dump(mode="json") for each in strategies]
     request = {
         "strategies": list(enumerate(strategies)),
-        "settings": {"accumulate": 2},
+        "settings": {"accumulate": 2, "precision": "bf16"},
         "device": "cpu",
         "plans": list(enumerate(plans)),
     }
@@ -885,9 +885,26 @@ def test_verify_looks_at_a_network_only_of_a_strategy_that_passed(tmp_path: Path
     lines = [json.loads(line) for line in (tmp_path / "answers").read_text().splitlines()]
     assert [line.get("begin", line.get("number")) for line in lines] == [0, 0, 1, 1]
     right, wrong = (GateVerdict.model_validate_json(line["verdict"]) for line in lines[1::2])
-    assert (right.passed, right.network) == (True, "equal to one process")
+    assert right.passed
+    assert re.fullmatch(
+        "equal to one process; in bf16 an update differs by .* at most", right.network
+    )
     assert (wrong.passed, wrong.network, wrong.error_network) == (False, "", None)
     assert "differ by" in wrong.message
+
+
+class Raising(Alone):
+    def prepare(self, *_: object) -> Engine:
+        raise KeyError("gradients")
+
+
+def test_verify_ends_at_a_strategy_that_raises_with_its_error(tmp_path: Path) -> None:
+    target = "tests.unit.gate.test_strategy_check"
+    strategies = [{"name": "custom", "target": f"{target}:{kind}"} for kind in ("Raising", "Alone")]
+    request = {"strategies": [(4, strategies[0]), (5, strategies[1])], "settings": {}}
+    assert verify(tmp_path / "answers", {**request, "device": "cpu"}) == 1
+    lines = [json.loads(line) for line in (tmp_path / "answers").read_text().splitlines()]
+    assert lines == [{"begin": 4}, {"number": 4, "error": "rank 0: KeyError: 'gradients'"}]
 
 
 @pytest.mark.parametrize(("flaw", "passes"), [("none", True), ("sum", False)])

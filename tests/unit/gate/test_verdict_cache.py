@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from raysuite import files
 from raysuite.gate import strategy_check, verdict_cache
 from raysuite.parallel.base import StepSettings, World
-from raysuite.parallel.comm import NoComm
+from raysuite.parallel.comm import NoComm, Reduction
 from raysuite.spec.optimizers import LarsOptions, OptimizerOptions
 from raysuite.spec.strategies import DdpOptions, HorovodOptions, StrategyOptions
 
@@ -75,6 +76,36 @@ def test_variables_that_choose_an_algorithm_are_in_the_key(
     assert verdict_cache.places(NoComm(), {}) == without
     monkeypatch.setenv(name, "1")
     assert verdict_cache.places(NoComm(), {}) != without
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_alone_reads_and_writes_the_cache(
+    rank: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rank 1 may have no file or an older one; what counts is whether rank 0 has one."""
+
+    class Known(NoComm):
+        def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+            assert reduction == "max"
+            return torch.ones(1)
+
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path))
+    world = World(rank, 2, rank, torch.device("cpu"))
+    unknown, known = (
+        verdict_cache.VerdictCache(DdpOptions(), world, comm, PLACES)
+        for comm in (NoComm(), Known())
+    )
+    verdict = strategy_check._verdict("ddp", world, "", passed=True, message="kept")
+    unknown.keep(verdict, SETTINGS)
+    assert unknown.file(SETTINGS).exists() == (rank == 0)
+    assert unknown.find(SETTINGS) == (None if rank else verdict)
+    if rank:
+        found = known.find(SETTINGS)
+        assert found is not None
+        assert (found.passed, found.workers, found.rule) == (True, 2, "known to rank 0")
+        unknown.file(SETTINGS).parent.mkdir(exist_ok=True)
+        unknown.file(SETTINGS).write_text(verdict.model_dump_json())
+        assert (unknown.find(SETTINGS), known.find(SETTINGS)) == (None, verdict)
 
 
 def test_a_damaged_or_failing_entry_is_unknown(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from raysuite import models
 from raysuite.errors import UserError
 from raysuite.models.fine_tuning import freeze, load_weights
+from raysuite.records import Journal, RunStarted
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 
@@ -76,6 +78,32 @@ def test_a_head_for_other_classes_keeps_its_own_values(tmp_path: Path) -> None:
     assert head == ["fc.bias", "fc.weight"]
     for name, value in begun.state_dict().items():
         assert torch.equal(value, (before if name in head else saved)[name]), name
+
+
+@pytest.mark.parametrize(
+    ("of_run", "now", "own_last", "kept"),
+    [
+        (("cat", "dog"), ("dog", "cat"), True, ["1.bias", "1.weight"]),
+        (("cat", "dog"), ("cat", "dog"), True, []),
+        ((), ("dog", "cat"), True, []),
+        (("cat", "dog"), ("dog", "cat"), False, None),
+    ],
+)
+def test_classes_of_other_names_have_a_layer_of_their_own(
+    tmp_path: Path, of_run: tuple[str, ...], now: tuple[str, ...], own_last: bool, kept: Any
+) -> None:
+    """In a run's folder. A network that ends in another layer cannot take the weights."""
+    plan = {"dataset": {"class_names": of_run}}
+    started = RunStarted(run_id="a", record_schema=1, plan=plan, environment={})
+    Journal(tmp_path / "journal.jsonl").write(started)
+    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    network = network if own_last else nn.Sequential(network[1], nn.Linear(2, 5))
+    torch.save(changed(network.state_dict()), tmp_path / "model.pt")
+    if kept is None:
+        with pytest.raises(UserError, match="does not end in its layer of classes"):
+            load_weights(network, tmp_path / "model.pt", facts_of(2, now))
+    else:
+        assert load_weights(network, tmp_path / "model.pt", facts_of(2, now)) == kept
 
 
 def test_a_single_number_is_no_layer_of_classes(tmp_path: Path) -> None:

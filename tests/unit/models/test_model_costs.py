@@ -89,6 +89,9 @@ def test_frozen_weights_have_no_gradients() -> None:
 def test_weights_that_zero_3_keeps_whole_are_counted_apart() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 600), nn.Linear(600, 2))
     assert cost(model, small(3, 8)).small_parameters == 600 + 600 * 2 + 2
+    for outputs, counted in ((1000, 100_000), (1001, 0)):
+        limit = nn.Sequential(nn.Flatten(), nn.Linear(100, outputs, bias=False))
+        assert cost(limit, small(1, 10)).small_parameters == counted
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vgg11_bn", "mobilenet_v2", "resnet20"])
@@ -245,6 +248,10 @@ def test_layers_are_counted_once_for_each_shape_of_samples(
     assert kept(ModelOptions(name="resnet34"), first, said(101)) == said(101)()
     large = ModelOptions(name="resnet18", options={"stem": "large"})
     assert kept(large, first, said(102)) == said(102)()
+    for name, again in ((f"{HERE}:Reads", 104), ("timm:resnet18", 103)):  # own code may change
+        for number in (103, 104):
+            found = kept(ModelOptions(name=name), first, said(number))
+        assert found == said(again)(), name
 
 
 @pytest.mark.parametrize("sequence", [16, 32])

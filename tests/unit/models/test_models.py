@@ -18,7 +18,7 @@ from raysuite.models.cifar_resnet import BasicBlock, CifarResNet
 from raysuite.models.gpt import Block, Gpt
 from raysuite.spec.datasets import DIGITS, DatasetFacts
 from raysuite.spec.experiment import ModelOptions
-from raysuite.spec.stems import ADAPTING, CIFAR_RESNETS, TORCHVISION_CLASSIFIERS, misfit
+from raysuite.spec.stems import ADAPTING, CIFAR_RESNETS, TORCHVISION_CLASSIFIERS, misfit, stem_of
 
 HERE = "tests.unit.models.test_models"
 
@@ -127,6 +127,29 @@ def test_torchvisions_models_return_logits_in_training_too(name: str, size: int)
 def test_torchvisions_other_models_take_rgb() -> None:
     with pytest.raises(UserError, match=r"set data\.channels to 3"):
         build(ModelOptions(name="densenet121"), DIGITS)
+
+
+def test_models_of_tokens_and_of_images_are_not_exchanged() -> None:
+    for name, channels, key in (
+        ("gpt", 0, None),
+        ("gpt", None, None),
+        ("gpt", 3, "model.name"),
+        ("resnet18", 0, "model.name"),
+        ("resnet20", 0, "model.name"),
+        ("densenet121", 1, "data.channels"),
+    ):
+        found = misfit(name, {}, channels, 32)
+        assert (found and found[0]) == key, name
+    assert misfit("resnet20", {"stem": "small"}, 3, 32) is not None
+    assert misfit("resnet18", {"stem": "large"}, 3, 31) is None
+    assert misfit("vgg11", {"stem": "small"}, 3, 31) is None
+
+
+def test_the_stem_is_that_of_the_size_unless_it_is_given() -> None:
+    stems = [stem_of("vgg11", size) for size in (28, 64, 65)]
+    assert stems == ["small", "small", "large"]
+    assert (stem_of("vgg11", 28, "large"), stem_of("vgg11", 224, "small")) == ("large", "small")
+    assert stem_of("densenet121", 28) is stem_of("resnet20", 28) is None
 
 
 @pytest.mark.parametrize("name", CIFAR_RESNETS + ADAPTING)
@@ -241,6 +264,34 @@ def test_your_own_is_called_with_what_it_names() -> None:
     assert (model.in_features, model.out_features, model.more) == (8, 5, {})
     assert isinstance(own("takes_nothing"), nn.Identity)
     assert isinstance(own("takes_anything"), nn.Identity)
+
+
+def of_tokens(num_classes: int, sequence: int, in_channels: int = 7) -> nn.Module:
+    return nn.Linear(sequence, num_classes * in_channels)
+
+
+class Lazy(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.LazyLinear(6), nn.BatchNorm1d(6), nn.Dropout(0.5))
+
+
+def test_your_own_of_tokens_is_called_with_their_number() -> None:
+    tokens = DatasetFacts(1, 1, classes=5, channels=0, image_size=0, sequence=16)
+    model = build(ModelOptions(name=f"{HERE}:of_tokens"), tokens)
+    assert isinstance(model, nn.Linear)
+    assert (model.in_features, model.out_features) == (16, 35)
+
+
+def test_lazy_layers_are_made_without_training_the_others() -> None:
+    torch.manual_seed(1)
+    model = own("Lazy")
+    after = torch.rand(())
+    assert [tuple(each.shape) for each in model.parameters()] == [(6, 192), (6,), (6,), (6,)]
+    assert all(each.training for each in model.modules())
+    assert not model[2].running_mean.any()
+    torch.manual_seed(1)
+    nn.Linear(192, 6)
+    assert torch.equal(torch.rand(()), after)
 
 
 def test_your_options_come_first() -> None:

@@ -139,6 +139,18 @@ def test_zeros_are_no_division_by_zero(kind: type[Any]) -> None:
     assert torch.equal(unused, torch.ones(2))
 
 
+@pytest.mark.parametrize("kind", [Lars, Lamb])
+def test_a_group_without_gradients_stays_as_it_is(kind: type[Any]) -> None:
+    """Beside one that moves; LAMB's step counts for both."""
+    still, moved = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = kind([{"params": [still]}, {"params": [moved]}], lr=0.1)
+    moved.grad = torch.ones(2)
+    optimizer.step()
+    assert torch.equal(still, torch.ones(2))
+    assert not torch.equal(moved, torch.ones(2))
+    assert [group.get("steps", 1) for group in optimizer.param_groups] == [1, 1]
+
+
 @pytest.mark.parametrize("name", [*BY_NAME, "muon", "schedule_free"])
 def test_its_state_continues_to_the_bit(name: str) -> None:
     if name == "schedule_free":

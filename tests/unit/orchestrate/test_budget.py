@@ -11,7 +11,7 @@ import pytest
 from raysuite.errors import UserError
 from raysuite.orchestrate import budget
 from raysuite.plan import RunPlan
-from raysuite.records import Results, summarize
+from raysuite.records import Results, Stat, summarize
 from raysuite.records.names import variant_name
 from tests.fake_results import write_results
 
@@ -37,6 +37,10 @@ def plan(results: Results, index: int) -> RunPlan:
 
 
 def test_without_a_budget_all_runs_begin(results: Results) -> None:
+    """Also after an earlier command whose budget is over."""
+    budget.begin(results, time.time() - 1)
+    assert not any(budget.allows(results, plan(results, index)) for index in range(10))
+    budget.begin(results, None)
     assert all(budget.allows(results, plan(results, index)) for index in range(10))
     assert budget.declined(results) == set()
 
@@ -78,6 +82,49 @@ def test_time_is_left_for_the_longest_run_of_the_same_variant(
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     budget.begin(results, 1000.0 + 1.15 * longest + spare)
     assert budget.allows(results, plan(results, index)) == begins
+
+
+def test_a_variant_that_has_not_run_is_expected_to_take_as_long_as_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = write_results(tmp_path, SPEC, missing=range(10))
+    [own] = {index for index in (0, 1) if results.plans()[index]["label"]["strategy"] == "ddp"}
+    ran = [each["index"] for each in results.plans() if each["label"]["strategy"] != "ddp"]
+    write_results(tmp_path, SPEC, missing=set(range(10)) - set(ran[:3]))
+    longest = max(end.seconds for end in budget._ends(results, results.plans(), None))
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    for spare, begins in ((0.01, True), (-0.01, False)):
+        budget.begin(results, 1000.0 + 1.15 * longest + spare)
+        assert budget.allows(results, plan(results, own)) == begins
+
+
+def test_the_first_run_of_a_variant_begins_whatever_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any run, and where its repeats suffice, as after its own failure."""
+    results = write_results(tmp_path / "none", SPEC, missing=range(10))
+    budget.begin(results, time.time() + 1)
+    assert budget.allows(results, plan(results, 9))
+    monkeypatch.setattr(budget, "WIDTH", 10.0)
+    results = write_results(tmp_path / "repeats", SPEC, missing={0, 8})
+    budget.begin(results, time.time() + 1e6)
+    assert [budget.allows(results, plan(results, index)) for index in (0, 8)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [([95.0, 100.0, 105.0], "±12.4% (n = 3)"), ([95.0], "n = 1"), ([100.0] * 3, "")],
+)
+def test_the_summary_has_the_width_of_each_interval_that_is_too_wide(
+    results: Results, monkeypatch: pytest.MonkeyPatch, values: list[float], said: str
+) -> None:
+    """The half width of three values is 4.303 times 5 / sqrt(3) = 12.42, of a mean of 100."""
+    monkeypatch.setattr(budget, "throughput", lambda *_: summarize(values))
+    names = [variant_name(each) for each in results.plans()[:2]]
+    assert budget.settle(results) == [
+        f"budget: {0 if said else 2} of 2 variants have intervals of at most ±5%",
+        *(f"not enough for {name}: {said}" for name in names if said),
+    ]
 
 
 def test_repeats_end_where_intervals_suffice(
@@ -138,3 +185,10 @@ def test_three_repeats_with_an_interval_of_five_percent_are_enough(
 ) -> None:
     assert budget.suffices(summarize(values)) == enough
     assert not budget.suffices(None)
+
+
+@pytest.mark.parametrize(("half_width", "enough"), [(None, False), (10.0, True), (10.01, False)])
+def test_an_interval_of_five_percent_of_its_mean_is_narrow_enough(
+    half_width: float | None, enough: bool
+) -> None:
+    assert budget.suffices(Stat((200.0,) * 3, 200.0, half_width)) == enough

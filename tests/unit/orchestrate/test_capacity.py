@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from raysuite.orchestrate import capacity
 from raysuite.orchestrate.capacity import Capacity, Node, alive_nodes
 
 
@@ -25,3 +26,11 @@ def test_a_dead_node_has_no_resources(monkeypatch: pytest.MonkeyPatch) -> None:
         1,
         2,
     ]
+
+
+def test_this_machine_is_one_node_of_the_cpus_of_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 3, 5})
+    monkeypatch.setattr(capacity, "local_gpus", lambda: 2)
+    assert Capacity.here() == Capacity((Node(3.0, 2.0),), "this machine")

@@ -11,12 +11,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from ray.exceptions import OutOfMemoryError
-from ray.train.v2.api.exceptions import ControllerError
+from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
 from raysuite.errors import StorageError, how_to_write, is_full
 from raysuite.orchestrate import controller
 from raysuite.orchestrate.controller import BrokenRunError, FailureRecorder
 from raysuite.orchestrate.failures import record_lost, storage_error
+from raysuite.orchestrate.leaving_nodes import NodesGoneError
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFailed, RunFinished
 from raysuite.train.world import is_peer_loss
@@ -74,7 +75,7 @@ def test_a_full_disk_is_no_end_of_a_run(recorder, results):
         "OSError: [Errno 28] No space left", "Traceback ...", False, disk_full=True
     )
     with pytest.raises(StorageError, match="rank 1: OSError") as raised:
-        recorder.after_exception({0: PEER, 1: pickle.loads(pickle.dumps(full))})
+        recorder.after_exception({0: OWN, 1: pickle.loads(pickle.dumps(full))})
     assert end(results, 0) is None
     assert storage_error(raised.value) is raised.value
     full_folder = OSError(errno.ENOSPC, "No space left")
@@ -120,6 +121,9 @@ def test_a_rank_without_memory_is_not_tried_again(recorder, results, raised):
     assert failed.message.startswith("rank 1: ")
 
 
+KILLED = "the kernel killed {} process(es) for lack of memory; "
+
+
 def test_workers_without_memory_to_start_are_no_lost_workers(results):
     plan = RunPlan.model_validate(results.plans()[0])
     failure = RuntimeError("At least one of the worker actors failed to initialize.")
@@ -134,26 +138,52 @@ def test_workers_without_memory_to_start_are_no_lost_workers(results):
     lost = end(results, 1)
     assert isinstance(lost, RunFailed)
     assert lost.reason == "lost"
+    last = RunPlan.model_validate(results.plans()[2])
+    record_lost(last, results, WorkerGroupError("died", {0: DEAD, 1: failure}))
+    assert getattr(end(results, 2), "reason", None) == "out_of_memory"
 
 
 @pytest.mark.parametrize(
-    ("counts", "raised", "reason"),
+    ("error", "expected"),
     [
-        ([2, 3], {0: PEER, 1: DEAD}, "out_of_memory"),
-        ([2, 4], {0: PEER}, "out_of_memory"),
-        ([2, 2], {1: DEAD}, None),
-        ([None, None], {1: DEAD}, None),
-        ([2, 3], {0: PEER, 1: OWN}, "error"),
+        (
+            None,
+            ("lost", "its workers ended without a result", "its workers ended without a result"),
+        ),
+        (RuntimeError("first\nlast\n"), ("lost", "last", "first\nlast")),
+        (RuntimeError(), ("lost", "RuntimeError", "")),
+        (NodesGoneError("host-b\nis gone"), ("node_lost", "host-b\nis gone", "host-b\nis gone")),
+    ],
+    ids=repr,
+)
+def test_a_lost_run_has_the_last_line_of_the_error_and_the_whole_of_it(results, error, expected):
+    record_lost(RunPlan.model_validate(results.plans()[1]), results, error)
+    failed = end(results, 1)
+    assert isinstance(failed, RunFailed)
+    assert (failed.reason, failed.message, failed.detail) == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "raised", "reason", "message"),
+    [
+        ([2, 3], {0: PEER, 1: DEAD}, "out_of_memory", f"{KILLED.format(1)}rank 1: The actor died"),
+        ([2, 4], {0: PEER}, "out_of_memory", f"{KILLED.format(2)}rank 0: {PEER.message}"),
+        ([2, 2], {1: DEAD}, None, None),
+        ([None, None], {1: DEAD}, None, None),
+        ([None, 3], {1: DEAD}, None, None),
+        ([2, None], {1: DEAD}, None, None),
+        ([2, 3], {0: PEER, 1: OWN}, "error", f"rank 1: {OWN.message}"),
     ],
 )
 def test_a_worker_that_the_kernel_killed_had_no_memory(
-    results, monkeypatch, counts, raised, reason
+    results, monkeypatch, counts, raised, reason, message
 ):
     monkeypatch.setattr(controller, "kernel_kills", iter(counts).__next__)
     plans = [RunPlan.model_validate(plan) for plan in results.plans()[:1]]
     FailureRecorder(plans, results.folder, Nodes()).after_exception(raised)
     failed = end(results, 0)
     assert getattr(failed, "reason", None) == reason
+    assert getattr(failed, "message", None) == message
 
 
 def test_a_kernels_kill_is_of_one_loss_alone(results, monkeypatch):
@@ -243,3 +273,16 @@ def raised_from(error: BaseException, cause: BaseException | None) -> BaseExcept
 )
 def test_a_failed_collective_is_no_error_of_this_rank(error, expected):
     assert is_peer_loss(error) is expected
+
+
+def test_failures_are_of_the_runs_that_are_followed_and_of_none_that_has_ended(recorder, results):
+    first, second, third = (RunPlan.model_validate(plan) for plan in results.plans()[:3])
+    alone = third.spec.resources.model_copy(update={"retries": 0})
+    spec = third.spec.model_copy(update={"resources": alone})
+    recorder.follow([third.model_copy(update={"spec": spec})])
+    recorder.after_exception({0: PEER, 1: DEAD})
+    failed = end(results, 2)
+    assert isinstance(failed, RunFailed)
+    assert failed.message == "its workers died in its only attempt; rank 1: The actor died"
+    recorder.after_exception({0: OWN})
+    assert [len(results.records(plan.run_id)) for plan in (first, second, third)] == [0, 0, 1]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,10 +14,11 @@ from raysuite.errors import RunError
 from raysuite.orchestrate import found_batches
 from raysuite.orchestrate.controller import DeadlineError
 from raysuite.orchestrate.found_batches import decide, tried_file
+from raysuite.orchestrate.stopping import FILE, requested_stop
 from raysuite.orchestrate.suite import Listener, reset_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.batch_candidates import outcome, same_search, search_of
-from raysuite.records import BatchTried, Journal, Results, RunFailed
+from raysuite.records import BatchTried, FailReason, Journal, Results, RunFailed
 from raysuite.spec import parse_document
 from raysuite.train.stop_together import Stop
 
@@ -76,6 +80,24 @@ def test_searches_on_the_same_workers_share_their_time(
     assert seconds == [4.0, 4.0, 6.0, 6.0, 6.0, 6.0, 4.0, 4.0]
 
 
+def test_plans_without_a_number_to_find_keep_their_places_among_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = plans("matrix: {training.accumulate: [2, auto, 3]}\n", SPEC.replace("auto", "1"))
+    assert [bool(plan.undecided) for plan in given] == [False, True, False]
+
+    def search(group: list[RunPlan], folder: Path, *_: object) -> None:
+        assert group == [given[1]]
+        for each in FITS:
+            tried_file(folder, given[1]).end(each)
+
+    monkeypatch.setattr(found_batches, "_search", search)
+    decision = decide(given, tmp_path, 1, listener())
+    assert [*decision.found] == [decision.plans[1].run_id]
+    assert (decision.plans[0], decision.plans[2]) == (given[0], given[2])
+    assert (decision.plans[1].undecided, decision.plans[1].accumulate) == (given[0].undecided, 1)
+
+
 LATE = DeadlineError("late")
 
 
@@ -84,19 +106,30 @@ def test_a_search_ends_after_its_last_trial_or_with_the_error_of_its_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     """Each group of workers makes one trial, which fits."""
-    [plan], said = plans(), list[str]()
+    more = "resources: {device: cpu, workers: 2, retries: 2}\nmeasure: {profile: torch}\n"
+    [plan], said = plans(more, SPEC.partition("resources")[0]), list[str]()
 
     def fit() -> None:
         if error is not None:
             raise error
-        [file] = [tried_file(folder, plan) for folder in tmp_path.iterdir()]
+        [folder] = tmp_path.iterdir()
+        assert requested_stop(folder) is None
+        assert (folder / FILE).exists(), "workers wait for it"
+        file, journal = tried_file(folder, plan), Results(folder).journal_file(plan.run_id)
+        assert not journal.exists(), "of the trial before"
+        Journal(journal).write(RunFailed(run_id=plan.run_id, reason="out_of_memory", message=""))
         stage, size = search_of(plan, file.read()).next() or pytest.fail("nothing is left")
         speed = {"images_per_second": 1.0} if stage == "together" else {}
         file.end(BatchTried(stage=stage, micro_batch=size, fits=True, **speed))
 
-    workers = SimpleNamespace(fit=fit)
-    monkeypatch.setattr(found_batches, "make_trainer", lambda *_, **__: workers)
-    asked = ([plan], tmp_path, 1, Listener(lambda: None, say=said.append))
+    def make(runs: list[RunPlan], folder: Path, deadline: float | None, work: str) -> Any:
+        assert (runs[0].spec.resources.retries, runs[0].spec.measure.profile) == (0, "off")
+        assert runs[0].run_id == plan.run_id
+        assert (deadline, work) == (1e12, "raysuite.orchestrate.worker:search_group")
+        return SimpleNamespace(fit=fit)
+
+    monkeypatch.setattr(found_batches, "make_trainer", make)
+    asked = ([plan], tmp_path, 1, Listener(lambda: None, say=said.append), 1e12)
     if error is None:
         [found] = decide(*asked).found.values()
         assert len(found.tried) > 2
@@ -106,6 +139,30 @@ def test_a_search_ends_after_its_last_trial_or_with_the_error_of_its_workers(
         with pytest.raises(DeadlineError if error is LATE else RunError, match=f"^{message}$"):
             decide(*asked)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("reason", ["error", "node_lost", "out_of_memory", "lost"])
+def test_an_error_of_one_of_the_networks_ends_a_search_and_a_lack_of_memory_does_not(
+    tmp_path: Path, reason: FailReason
+) -> None:
+    first, second = plans("matrix: {model: [resnet20, resnet32]}\n")
+    results = Results(tmp_path)
+    end = RunFailed(run_id=second.run_id, reason=reason, message="rank 1: x")
+    Journal(results.journal_file(second.run_id)).write(end)
+    ends = reason in ("error", "node_lost")
+    message = f"^{re.escape(second.title)}: its batch could not be searched: rank 1: x$"
+    with pytest.raises(RunError, match=message) if ends else nullcontext():
+        found_batches._raise_others([first, second], results)
+
+
+def test_a_stop_amid_a_search_leaves_all_plans_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, stop = plans(), Stop("preempted", 5.0)
+    monkeypatch.setattr(found_batches, "make_trainer", lambda *_, **__: None)
+    monkeypatch.setattr(found_batches, "fit", lambda *_: (None, stop))
+    decision = decide(given, tmp_path, 1, listener())
+    assert (decision.plans, decision.found, decision.stop) == (given, {}, stop)
 
 
 def test_one_search_serves_those_alike() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raysuite.orchestrate.groups import make_trainer, runtime_env
+from raysuite.orchestrate.groups import Segment, make_trainer, runtime_env, work_config
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import parse_document
 from raysuite.spec.strategies import PipelineOptions
@@ -29,6 +29,41 @@ def trainer_of(tmp_path: Path, text: str) -> Any:
 )
 def test_placement(tmp_path: Path, text: str, strategy: str) -> None:
     assert trainer_of(tmp_path, text).scaling_config.placement_strategy == strategy
+
+
+@pytest.mark.parametrize(("device", "each"), [("cpu", {"CPU": 3}), ("gpu", {"CPU": 3, "GPU": 1})])
+def test_each_worker_has_its_cpus_and_its_gpu(
+    tmp_path: Path, device: str, each: dict[str, int]
+) -> None:
+    text = f"{SPEC}resources: {{device: {device}, cpus_per_worker: 3}}\n"
+    scaling = make_trainer(
+        make_plans(parse_document(text, "x.yaml"), gpus=1), tmp_path
+    ).scaling_config
+    assert (scaling.resources_per_worker, scaling.use_gpu) == (each, device == "gpu")
+
+
+@pytest.mark.parametrize(("given", "waits"), [(None, 77.0), (0.0, 0.0), (5.0, 5.0)])
+def test_nodes_are_waited_for_as_in_the_spec_unless_the_suite_gives_a_time(
+    tmp_path: Path, given: float | None, waits: float
+) -> None:
+    plan = plan_of("resources: {wait_for_nodes_s: 77}\n")
+    keeper = make_trainer([plan], tmp_path, given, deadline=9.0)._keeper
+    assert (keeper._wait_s, keeper._deadline, keeper._run_ids) == (waits, 9.0, [plan.run_id])
+
+
+def test_workers_get_the_plans_the_folders_and_their_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of()
+    whole = {
+        "plans": [plan.model_dump(mode="json")],
+        "results": "results",
+        "path": str(tmp_path),
+    }
+    assert work_config([plan], Path("results")) == whole
+    segment = {"checkpoint": "a-after-2", "until": 4, "taken": "/taken"}
+    assert work_config([plan], Path("results"), Segment(*segment.values())) == whole | segment
 
 
 def test_the_largest_run_decides_how_many_workers_there_are(tmp_path: Path) -> None:

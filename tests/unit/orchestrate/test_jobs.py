@@ -14,8 +14,10 @@ import aiohttp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
+from raysuite.cluster.dashboard import Dashboard
 from raysuite.errors import RunError, UserError
 from raysuite.orchestrate import jobs
 from raysuite.orchestrate.jobs import JobServer
@@ -47,6 +49,9 @@ class Server(JobServer):
         if self._left and pieces is not None:
             raise aiohttp.ClientPayloadError("the connection broke")
 
+    def get_job_logs(self, name: str) -> str:
+        return "".join(self._left.pop(0) or ())
+
 
 def cut(places: set[int]) -> list[str]:
     """Some text in pieces."""
@@ -68,6 +73,29 @@ def test_each_character_comes_once_however_often_the_connection_breaks(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs, "_PAUSE_S", 0)
         assert "".join(Server(*broken, tuple(whole)).follow("one")) == SOME
+
+
+class Undecoded(Server):
+    """Ray's tail ends at a byte that is not UTF-8, and its whole output cannot be read."""
+
+    async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+        yield "before\n"
+
+    def get_job_logs(self, name: str) -> str:
+        self._left.pop(0)
+        raise RuntimeError("status code 500: UnicodeDecodeError: 'utf-8' codec can't decode")
+
+
+def test_output_that_is_not_utf8_is_shown_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = b"before\r\ncaf\xe9\r50%\nafter\n"
+    monkeypatch.setattr(jobs, "_PAUSE_S", 0)
+    monkeypatch.setattr(Dashboard, "log", lambda self, job: output)
+    (tmp_path / "token").touch()
+    server = Undecoded((), (), ())
+    server._token_file = tmp_path / "token"
+    assert "".join(server.follow("one")) == "before\ncaf\ufffd\n50%\nafter\n"
 
 
 def test_jobs_are_of_the_given_server_whatever_the_environment_names(
@@ -105,6 +133,44 @@ def test_a_job_has_seconds_and_its_own_exit_code() -> None:
     assert (found.started, found.ended, found.exit_code) == (1.0, 2.5, 0)
     with pytest.raises(UserError, match="no job 'two' on this cluster; there are one"):
         Server(()).job("two")
+
+
+def test_jobs_are_in_the_order_of_their_starts_without_those_that_nobody_submitted() -> None:
+    server = Server(())
+    with_ids = {"b": 3000, "a": 2000, None: 1000, "waits": None}
+    one = vars(server.list_jobs()[0])
+    found = [
+        SimpleNamespace(**one | {"submission_id": name, "start_time": at})
+        for name, at in with_ids.items()
+    ]
+    vars(server)["list_jobs"] = lambda: found
+    assert [job.id for job in server.jobs()] == ["waits", "a", "b"]
+    assert server.newest().id == "b"
+    del found[:2], found[1:]
+    with pytest.raises(UserError, match="no job was submitted"):
+        server.newest()
+    with pytest.raises(UserError, match="there is none yet"):
+        server.job("a")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (AuthenticationError("no"), "refuses the token"),
+        (FileNotFoundError("no"), "token's file is missing: /no/token"),
+        (ConnectionError("reset"), "does not answer correctly: reset"),
+    ],
+)
+def test_what_is_wrong_with_a_server_is_a_users_error_that_names_it(
+    error: Exception, message: str
+) -> None:
+    def get_job_logs(name: str) -> str:
+        raise error
+
+    server = Server(())
+    vars(server)["get_job_logs"] = get_job_logs
+    with pytest.raises(UserError, match=message):
+        server.logs("one")
 
 
 def test_a_job_is_submitted_once_the_head_has_an_agent_and_other_errors_are_raised(

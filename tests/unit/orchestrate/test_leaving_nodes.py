@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 
-from raysuite.orchestrate import controller
+from raysuite.orchestrate import controller, leaving_nodes
 from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.controller import (
     DeadlineError,
     LateError,
     NodeKeeper,
+    NothingLeftError,
     StoppedWaitingError,
 )
 from raysuite.orchestrate.leaving_nodes import Need, NodesGoneError, changes, with_fewer
 from raysuite.orchestrate.preflight import too_large
 from raysuite.orchestrate.stopping import request_stop
 from raysuite.plan import RunPlan, make_plans
+from raysuite.records import Journal, Results, RunFailed
 from raysuite.spec import parse_document
 from raysuite.train.stop_together import Stop
 
@@ -68,6 +72,9 @@ def test_images_that_no_node_holds_are_told_beforehand() -> None:
     large = plan.model_copy(update={"dataset": replace(plan.dataset, image_size=10**6)})
     room = Capacity((Node(16, 0, 2.0**34), Node(16, 0, 2.0**30)))
     assert too_large(plan, room) == []
+    need = 120 * 64 * 4  # images of 8 x 8 values of 4 bytes
+    for memory, count in ((need, 0), (need - 1, 1)):
+        assert len(too_large(plan, Capacity((Node(1, 0, memory), Node(1, 0, 9))))) == count
     (mistake,) = too_large(large, room)
     assert mistake.key == "data.image_size"
     assert "16.0 GiB" in mistake.message
@@ -147,6 +154,53 @@ def test_workers_that_do_not_stop_in_time_are_ended(tmp_path: Path) -> None:
     request_stop(tmp_path, Stop("preempted", time.time() + 1))
     with pytest.raises(LateError):
         keeper.check()
+    request_stop(tmp_path, Stop("preempted"))
+    keeper.follow([plan_of()], time.time() - 1)
+    with pytest.raises(DeadlineError):
+        keeper.check()
+    keeper.follow([plan_of()], None)
+    keeper.check()
+
+
+def test_no_workers_start_for_runs_that_have_all_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, results = Cluster(monkeypatch, FULL), Results(tmp_path)
+    plans = [plan_of(), plan_of("workers: 2")]
+    keeper = NodeKeeper(Need.of(plans[0]), 60.0, tmp_path, tmp_path / "h", ["another"])
+    keeper.wait()
+    keeper.follow(plans, None)
+    for looks, plan in enumerate(plans, 1):
+        assert cluster.looks == looks
+        keeper.wait()
+        end = RunFailed(run_id=plan.run_id, reason="error", message="boom")
+        Journal(results.journal_file(plan.run_id)).write(end)
+    with pytest.raises(NothingLeftError):
+        keeper.wait()
+
+
+def test_nodes_that_leave_and_join_are_reported_after_the_first_look_and_despite_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = iter([["a", "b"], None, ["a"], ["a"], ["a", "c"]])
+    said, over = list[str](), threading.Event()
+
+    def nodes() -> list[dict[str, Any]]:
+        names = next(looks, [])
+        if names == []:
+            over.set()
+            names = ["a", "c"]
+        if names is None:
+            raise RuntimeError("Ray restarts")
+        return [node(name) for name in names]
+
+    monkeypatch.setattr(leaving_nodes, "_WATCH_S", 0.001)
+    monkeypatch.setattr(ray, "nodes", nodes)
+    with leaving_nodes.reporting(1, said.append):
+        assert not over.wait(0.02), "one node is not watched"
+    with leaving_nodes.reporting(2, said.append):
+        assert over.wait(60)
+    assert said == ["node lost: host-b; 1 left", "node joined: host-c; 2 are there"]
 
 
 def node(name: str, alive: bool = True) -> dict[str, Any]:
@@ -181,6 +235,20 @@ def test_the_hosts_of_dead_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert keeper_on(tmp_path, monkeypatch, [node("a")]).lost(patient=False) == ["host-b"]
 
 
+def test_a_single_node_whose_driver_still_lives_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        raise AssertionError("it waits")
+
+    keeper = keeper_on(tmp_path, monkeypatch, [node("a"), node("b")], verdict_s=60.0)
+    monkeypatch.setattr(controller, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    with pytest.raises(AssertionError, match="it waits"):
+        keeper.lost(patient=True)
+    keeper.hosts_file.write_text('{"a": "host-a"}')
+    assert keeper.lost(patient=True) == []
+
+
 def test_changes_of_nodes() -> None:
     two = {"a": "host-a", "b": "host-b"}
     assert changes(two, two) == []
@@ -196,6 +264,7 @@ def test_fewer_workers_where_the_spec_allows_it(monkeypatch: pytest.MonkeyPatch)
     made = with_fewer(plan_of("workers: 4, elastic: true"), 1)
     assert made is not None
     assert (made.workers, made.index) == (3, 1)
+    assert with_fewer(plan_of("workers: 4, elastic: true, cpus_per_worker: 2"), 1).workers == 1
     assert with_fewer(plan_of("workers: 4, elastic: true, min_workers: 4"), 1) is None
 
 
@@ -203,3 +272,21 @@ def test_a_suite_is_ready_before_ray_is_imported() -> None:
     """Ray reads its settings and its token's place then, and `connect` makes them before."""
     seen = "import sys, raysuite.orchestrate.suite; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", seen], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([Node(4, 4)], ""),
+        ([Node(9, 3)], "need 4 GPUs, and the cluster has 9 CPUs and 3 GPUs on 1 node(s)"),
+        ([Node(3, 4)], "need 4 CPUs, and the cluster has 3 CPUs and 4 GPUs on 1 node(s); at most"),
+        ([Node(4, 0), Node(2, 4)], "all of it on one node; at most 2 fit"),
+    ],
+)
+def test_gpus_and_cpus_are_both_needed_and_by_each_worker_on_its_node(
+    nodes: list[Node], message: str
+) -> None:
+    plan = plan_of().model_copy(update={"device": "gpu"})
+    found = too_large(plan, Capacity(tuple(nodes)))
+    assert [mistake.key for mistake in found] == ["resources.workers"] * bool(message)
+    assert all(message in mistake.message for mistake in found)

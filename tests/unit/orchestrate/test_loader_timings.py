@@ -7,11 +7,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from raysuite.data import Batch, Loader, Prepared, prepare
+from raysuite.data import Batch, Loader, Prepared, permutation, prepare
 from raysuite.orchestrate import loader_timings
 from raysuite.orchestrate.loader_timings import (
     Trial,
@@ -22,7 +25,7 @@ from raysuite.orchestrate.loader_timings import (
     turn,
 )
 from raysuite.plan.loading import LoadingPlan, candidates
-from raysuite.records.loader_rates import Material
+from raysuite.records.loader_rates import Candidate, Failure, LoadingBench, Material, Timing
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS
 from tests import small_sets
@@ -63,7 +66,12 @@ def test_what_holds_all_pixels_is_tried_where_they_fit_or_where_it_is_named(
         seen = [_excused(each, material.model_copy(update=found), named) for each in subjects]
         return {each.series: each.excuse for each in seen if each.excuse}
 
+    free = 2000
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free))
     assert excuses(1000) == excuses(999, named=True) == {}
+    free = 1999
+    assert list(excuses(1000)) == ["memory"]
+    free = 2000
     [(name, excuse)] = excuses(999).items()
     assert name.startswith("memory")
     assert "about 1000 B" in excuse
@@ -132,3 +140,156 @@ def test_a_set_is_read_once_before_the_timings_if_it_takes_at_most_half_of_the_f
         augment="none",
         read_before=fits,
     )
+
+
+def timing_of(name: str, repeat: int) -> Timing:
+    return Timing(
+        candidate=name,
+        repeat=repeat,
+        images=1,
+        seconds=1.0,
+        cpu_seconds=1.0,
+        machine_seconds=1.0,
+        start_seconds=1.0,
+    )
+
+
+def plan_of(*names: str, **excuses: str) -> LoadingPlan:
+    found = tuple(
+        Candidate(name=name, kind="loader", series=name, width=1, excuse=excuses.get(name, ""))
+        for name in names
+    )
+    return LoadingPlan(
+        data=DATA,
+        facts=DIGITS,
+        split="train",
+        batch=32,
+        seconds=1.0,
+        images=None,
+        repeats=3,
+        device="cpu",
+        candidates=found,
+    )
+
+
+def test_candidates_are_timed_in_turns_until_they_fail_each_trial_in_an_order_of_its_own(
+    digits: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """b fails in the second round, and x is excused."""
+    plan, trials = plan_of("a", "x", "b", "c", x="no"), list[Trial]()
+    begun: list[tuple[str, int]] = []
+
+    def apart(trial: Trial, messages: Path) -> Timing | str:
+        assert (messages, trial.plan, trial.prepared) == (tmp_path / "log", plan, digits)
+        trials.append(trial)
+        name = trial.candidate.name
+        return "killed" if (name, trial.repeat) == ("b", 1) else timing_of(name, trial.repeat)
+
+    monkeypatch.setattr(loader_timings, "_apart", apart)
+    facts = list(
+        loader_timings.measure(plan, digits, tmp_path / "log", lambda *each: begun.append(each))
+    )
+    rounds = [("a", 0), ("b", 0), ("c", 0), ("c", 1), ("b", 1), ("a", 1)]
+    assert begun[:6] == rounds
+    assert sorted(begun[6:]) == [("a", 2), ("c", 2)]
+    assert [(each.candidate, each.repeat) for each in facts] == begun
+    failures = [each for each in facts if isinstance(each, Failure)]
+    assert failures == [Failure(candidate="b", repeat=1, reason="killed")]
+    assert [(trial.candidate.name, trial.repeat) for trial in trials] == begun
+    assert [trial.seed for trial in trials[:6]] == [0, 1, 2, 3, 4, 5]
+    assert len({trial.seed for trial in trials}) == 8
+
+
+def test_a_comparison_is_saved_after_each_timing_and_complete_after_the_last(
+    digits: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = [timing_of("a", 0), Failure(candidate="b", repeat=0, reason="killed")]
+
+    def saved() -> LoadingBench:
+        return LoadingBench.model_validate_json((tmp_path / "loaders.json").read_text())
+
+    def measure(plan: LoadingPlan, *given: Any) -> Iterator[Any]:
+        assert given[1:] == (tmp_path / "messages.log", print)
+        assert (saved().timings, saved().failures, saved().complete) == ((), (), False)
+        yield from facts
+
+    material = Material(
+        samples=10,
+        image_bytes=7.0,
+        pixel_bytes=100.0,
+        jpeg_share=1.0,
+        encoded=False,
+        augment="none",
+        read_before=True,
+    )
+    seen: list[tuple[int, int, bool]] = []
+
+    def on_fact(fact: object) -> None:
+        assert fact == facts[len(seen)]
+        found = saved()
+        seen.append((len(found.timings), len(found.failures), found.complete))
+
+    monkeypatch.setattr(loader_timings, "prepare", lambda *_: digits)
+    monkeypatch.setattr(loader_timings, "inspect_split", lambda *_: material)
+    monkeypatch.setattr(loader_timings, "measure", measure)
+    plan = plan_of("a", "b")
+    decoding = Candidate(name="d", kind="decoding", series="d", width=1)
+    plan = plan.model_copy(update={"candidates": (*plan.candidates, decoding)})
+    made = loader_timings.compare(plan, tmp_path, 2, True, print, on_fact)
+    assert seen == [(1, 0, False), (1, 1, False)]
+    assert saved() == made
+    assert (made.complete, made.timings, made.failures) == (True, (facts[0],), (facts[1],))
+    assert [bool(each.excuse) for each in made.candidates] == [False, False, True]
+    assert "candidates" not in made.plan
+
+
+def test_a_limit_takes_the_samples_in_order_and_again_from_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loader_timings, "_CHUNK", 2)
+    seen, ended = list[str](), list[int]()
+    limit = loader_timings.Limit(seen.append, "abc", 1, lambda: ended.append(1))
+    assert [limit.run(images, 0) for images in (2, 5)] == [2, 5]
+    assert "".join(seen) == "abcabca"
+    limit.close()
+    assert ended == [1]
+
+
+@pytest.mark.parametrize("kind", ["image_folder-folder", "imagenet-folder"])
+def test_the_properties_of_a_set_are_those_of_its_images(kind: str, tmp_path: Path) -> None:
+    made = small_sets.write(kind, tmp_path)
+    prepared = prepare(made.data, made.facts)
+    found = inspect_split(prepared, "val", 2)
+    files = [each for each in tmp_path.rglob("*") if each.is_file() and "val" in each.parts]
+    pixels, jpegs = 0, 0
+    for each in files:
+        with Image.open(each) as image:
+            pixels += 3 * image.width * image.height
+            jpegs += image.format == "JPEG"
+    assert found == Material(
+        samples=9,
+        image_bytes=sum(each.stat().st_size for each in files) / 9,
+        pixel_bytes=pixels / 9,
+        jpeg_share=jpegs / 9,
+        encoded=True,
+        augment=prepared.augment,
+        read_before=True,
+    )
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_epochs_follow_each_other_each_in_an_order_of_its_own(
+    digits: Prepared, monkeypatch: pytest.MonkeyPatch, split: Any
+) -> None:
+    """Two epochs at a time. Only training images are augmented."""
+    plan = plan_of("a").model_copy(update={"split": split})
+    trial, samples = Trial(plan, digits, plan.candidates[0], 0, seed=7), digits.samples(split)
+    steps = -(-samples // 32)
+    monkeypatch.setattr(loader_timings, "_PASS", steps + 1)
+    loader: Any = SimpleNamespace(batches=lambda slices: slices)
+    slices: Any = list(itertools.islice(loader_timings._endless(loader, trial), 3 * steps))
+    for epoch in range(3):
+        own = slices[epoch * steps : (epoch + 1) * steps]
+        order = np.concatenate([each.ids for each in own])
+        assert np.array_equal(order, permutation(samples, 7, epoch))
+        assert {each.draw for each in own} == {(7, epoch) if split == "train" else None}

@@ -48,3 +48,45 @@ def test_the_shortest_of_several_exchanges_counts(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(dist, "batch_isend_irecv", lambda given: asked.append(given) or [done])
     assert node_check._exchange(1, 0, torch.device("cpu")) == 8.0
     assert asked == [[(dist.isend, 8_000_000, 1), (dist.irecv, 8_000_000, 1)]] * 3
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "most", "met"),
+    [
+        (0, 1, 16, []),
+        (1, 3, 16, [0, 2]),
+        (0, 4, 16, [1, 2, 3]),
+        (3, 4, 16, [0, 1, 2]),
+        (0, 6, 2, [4, 5]),
+    ],
+)
+def test_a_node_has_the_speed_of_its_fastest_partner(
+    monkeypatch: pytest.MonkeyPatch, rank: int, size: int, most: int, met: list[int]
+) -> None:
+    """With partner n it exchanges 10 - n MB/s; all nodes meet before each round."""
+    asked, barriers = list[int](), list[int]()
+
+    def exchange(other: int, own: int, device: torch.device) -> float:
+        assert own == rank
+        asked.append(other)
+        return 10.0 - other
+
+    monkeypatch.setattr(node_check, "_MOST_ROUNDS", most)
+    monkeypatch.setattr(node_check, "_exchange", exchange)
+    monkeypatch.setattr(dist, "barrier", lambda: barriers.append(1))
+    found = node_check.pair_speed(rank, size, torch.device("cpu"))
+    assert sorted(asked) == met
+    assert found == (10.0 - met[0] if met else None)
+    assert len(barriers) == min(most, size - 1 + size % 2)
+
+
+def test_the_shortest_of_several_all_reduces_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take 3, 1 and 2 s."""
+    clock, calls = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0]), list[object]()
+    monkeypatch.setattr(node_check, "_REPEATS", 3)
+    monkeypatch.setattr(node_check, "_BYTES", 800)
+    monkeypatch.setattr(node_check, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(dist, "barrier", lambda: calls.append("barrier"))
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: calls.append(tensor.nbytes))
+    assert node_check._all_reduce_s(torch.device("cpu")) == 1.0
+    assert calls == ["barrier", 800] * 3

@@ -20,16 +20,20 @@ def plan_of(profile: str) -> RunPlan:
     return make_plans(parse_document(text, "x.yaml"), gpus=1)[0]
 
 
-def test_rays_command_line(tmp_path: Path) -> None:
+def test_rays_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ray._private.runtime_env.nsight import parse_nsight_config
     from ray.runtime_env import RuntimeEnv
 
     plan = plan_of("nsight")
-    config = RuntimeEnv(**runtime_env(plan, tmp_path / "with space")).nsight()
+    monkeypatch.setenv("RAYSUITE_INTERFACE", "ib0")
+    found = runtime_env(plan, tmp_path / "with space")
+    assert found["env_vars"]["NCCL_SOCKET_IFNAME"] == "ib0"
+    config = RuntimeEnv(**found).nsight()
     assert isinstance(config, dict)
     command = parse_nsight_config(config)
     assert command[:2] == ["nsys", "profile"]
     assert "--capture-range=cudaProfilerApi" in command
+    assert "--capture-range-end=stop" in command, "the process lives on"
     folder = tmp_path / "with space" / "runs" / plan.run_id
     assert command[command.index("-o") + 1] == f"'{folder / 'nsight-%p'}'"
     assert folder.is_dir()

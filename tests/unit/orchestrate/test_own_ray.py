@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import stat
@@ -10,7 +11,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -129,6 +132,49 @@ def test_what_rays_threads_print_is_logged(
     assert "ray: of ray_listen_error_messages" in caplog.text
 
 
+@pytest.mark.parametrize("variable", ["", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "file"])
+def test_a_cluster_gets_a_token_where_the_user_has_one(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in _tokens():
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(ray_cluster, "_TOKEN_FILE", tmp_path / "token")
+    if variable == "file":
+        (tmp_path / "token").touch()
+    elif variable:
+        monkeypatch.setenv(variable, "x")
+    assert ray_cluster._token() == ({"RAY_AUTH_MODE": "token"} if variable else {})
+
+
+def test_another_users_cluster_is_never_joined() -> None:
+    with pytest.raises(UserError, match="maybe another user's"), ray_cluster.connect("auto"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("10.0.0.1:6379", ("10.0.0.1", 6379)), ("[fe80::1]:80", ("fe80::1", 80))],
+)
+def test_an_address_has_a_host_and_a_port(
+    address: str, expected: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    closed = SimpleNamespace(close=lambda: asked.append("closed"))
+    monkeypatch.setattr("socket.create_connection", lambda *given: asked.append(given) or closed)
+    ray_cluster.check_listening(address, 3.0)
+    assert asked == [(expected, 3.0), "closed"]
+
+
+def test_garbage_is_collected_again_once_ray_has_ended() -> None:
+    joined, seen = ExitStack(), list[bool]()
+    release = threading.Event()
+    joined.callback(lambda: seen.append(release.wait(60)))
+    with ray_cluster.ending(joined):
+        assert (gc.isenabled(), seen) == (False, [])
+        release.set()
+    assert (gc.isenabled(), seen) == (True, [True])
+
+
 class _Ray:
     """Starts a process, writes into its folder, and then fails as often as it is asked to."""
 
@@ -190,3 +236,24 @@ def test_starts_that_all_fail_are_one_error_with_rays_reason(
     assert len(ray.processes) == 3
     assert all(process.poll() is not None for process in ray.processes)
     assert not (short / "r").exists()
+
+
+@pytest.mark.parametrize("given", [None, "/mine"])
+def test_compiled_code_is_in_the_folder_of_this_ray_unless_the_user_names_another(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    monkeypatch.delenv(name, raising=False)
+    if given:
+        monkeypatch.setenv(name, given)
+    killed: list[str] = []
+    monkeypatch.setattr(ray_cluster, "own_loopback", lambda folder: nullcontext())
+    monkeypatch.setattr(ray_cluster, "_worker_server", lambda folder: nullcontext())
+    monkeypatch.setattr(ray_cluster, "kill_left_behind", killed.append)
+    before = dict(os.environ)
+    with ray_cluster.own_folder() as folder:
+        assert os.environ[name] == (given or str(folder / "inductor"))
+        assert os.environ["RAY_TMPDIR"] == str(folder)
+        assert not killed
+    assert (killed, folder.exists()) == ([str(folder)], False)
+    assert dict(os.environ) == before

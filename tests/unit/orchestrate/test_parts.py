@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from raysuite.errors import RayStartError
+from raysuite.measure.topology import Topology
 from raysuite.orchestrate import part_trials as parts
 from raysuite.orchestrate.part_trials import (
     Finding,
@@ -116,6 +117,26 @@ def test_a_compiler_is_found_with_its_version_or_is_missing(
         required=False,
         seconds=0.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "note"),
+    [
+        ([0, 0], "memory nodes 0: CPUs 0-1; workers are not bound (resources.binding)"),
+        (
+            [0, 1],
+            "memory nodes 0: CPUs 0; 1: CPUs 1; workers are bound to them (resources.binding)",
+        ),
+    ],
+)
+def test_workers_are_bound_where_there_are_several_memory_nodes(
+    nodes: list[int], note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = [SimpleNamespace(node=node, cpus=(cpu,)) for cpu, node in enumerate(nodes)]
+    topology: Any = Topology(tuple(cores), {})  # type: ignore[arg-type]
+    monkeypatch.setattr(parts, "read_topology", lambda: topology)
+    found = parts.find_binding()
+    assert (found.note, found.state, found.bad) == (note, State.WORKS, False)
 
 
 @pytest.mark.parametrize(

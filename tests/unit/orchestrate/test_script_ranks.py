@@ -142,7 +142,35 @@ def test_the_code_of_a_script_is_of_the_rank_that_failed_first() -> None:
     assert (ended.code, ended.nodes, ended.stalled) == (3, 2, False)
     assert ended.died == {rank: each for rank, each in at.items() if each[0]}
     assert ended.outputs == [f"of {rank}".encode() for rank in at]
+    assert [log.begin["host"] for log in ended.logs] == ["a"] * 4
+    known = '{"kind": "begin", "host": "b", "launched": 1.0}\n'
+    [log] = _ended([[0, 9.0, known, "", {"host": "a"}]], stalled=False, nodes=1).logs
+    assert log.begin == {"host": "b", "launched": 1.0}
     assert _ended(parts[:1], stalled=True, nodes=1).code == 0
+
+
+def test_a_rank_has_torchruns_variables_and_the_address_of_its_runs_store(tmp_path: Path) -> None:
+    (script := tmp_path / "train.py").touch()
+    data = {
+        "name": "own",
+        "script": {"command": [str(script)]},
+        "resources": {"workers": 3, "device": "cpu"},
+    }
+    [plan] = make_plans(Document(data, "spec.yaml"), 0)
+    place = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "GROUP_RANK": "1"}
+    meeting = {"address": ["10.0.0.1", 29_000], "nodes": 2}
+    assert script_ranks._torchrun(plan, place, meeting) == {
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29000",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "2",
+        "ROLE_WORLD_SIZE": "3",
+        "GROUP_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": plan.run_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
 
 
 @pytest.mark.thorough
@@ -194,3 +222,43 @@ def test_steps_are_reported_while_the_file_of_a_rank_grows(
     watch.end("failed")
     watch.end("later")
     assert watch.why() == "failed"
+
+
+@pytest.mark.parametrize(
+    ("grown", "stop", "why"),
+    [
+        ((False, False), False, "stalled"),
+        ((False, True), False, ""),
+        ((True, False), False, ""),
+        ((False, True), True, "stopped"),
+    ],
+)
+def test_rank_0_ends_all_ranks_at_a_stop_or_when_no_rank_takes_steps(
+    grown: tuple[bool, bool], stop: bool, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within 20 s, of which 10 may be without a step; and no rank ends by itself before."""
+    (script := tmp_path / "train.py").touch()
+    data = {
+        "name": "own",
+        "script": {"command": [str(script)], "stall_s": 10},
+        "resources": {"workers": 2, "device": "cpu"},
+    }
+    [plan] = make_plans(Document(data, "spec.yaml"), 0)
+    now, store = 100.0, HashStore()
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(script_ranks, "time", clock)
+    monkeypatch.setattr("raysuite.orchestrate.script_launch.time", clock)
+    request_stop(tmp_path, None)
+    watches = [_Watch(plan, Results(tmp_path), store, rank) for rank in range(2)]
+    for at in range(102, 120, 2):
+        now = at
+        for rank in (1, 0):
+            watches[rank]._is_over(at if grown[rank] else 7)
+    if stop:
+        request_stop(tmp_path, Stop("interrupted"))
+        now = 122
+        assert not watches[1]._is_over(8)
+        watches[0]._is_over(7)
+    assert watches[1].why() == why
+    now = 124
+    assert watches[1]._is_over(9) == bool(why)

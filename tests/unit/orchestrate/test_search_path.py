@@ -26,6 +26,10 @@ def test_another_raysuite_in_the_working_folder_does_not_come_first(
         assert made is not None
         assert made["env_vars"] == {"PYTHONPATH": f"{OURS}{os.pathsep}/elsewhere"}
         assert not list(Path(made["working_dir"]).rglob("*.py"))
+    monkeypatch.delenv("PYTHONPATH")
+    with search_path() as made:
+        assert made is not None
+        assert made["env_vars"] == {"PYTHONPATH": OURS}, "no empty entry, the working folder"
     monkeypatch.chdir(OURS)
     with search_path() as made:
         assert made is None

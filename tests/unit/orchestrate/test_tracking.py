@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -83,6 +83,56 @@ def test_records_are_sent_when_they_grew_and_not_before_a_rest(
         counts.append(len(sent))
     assert (counts, sent) == ([0, 1, 1, 2, 2], ["RUNNING", "RUNNING"])
     assert [(error, "down" in text) for text, error in shown] == [(True, True)]
+
+
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.5, 30.0), (1.5, 30.0), (10.0, 200.0)], ids=str)
+def test_a_transfer_of_records_is_followed_by_twenty_times_its_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shown: list[tuple[str, bool]],
+    took_s: float,
+    rest_s: float,
+) -> None:
+    now, sent = 0.0, list[float]()
+
+    def sync(*_: object, **__: object) -> SyncSummary:
+        nonlocal now
+        sent.append(now)
+        now += took_s
+        return SyncSummary("a", "b")
+
+    monkeypatch.setattr(track, "sync", sync)
+    tracking = tracking_of(shown, lambda: now)
+    journal = tmp_path / "runs" / "1" / "journal.jsonl"
+    journal.parent.mkdir(parents=True)
+    ends = 120.0 + took_s
+    for size, at in enumerate((119.9, 120.0, ends + rest_s - 0.1, ends + rest_s), 1):
+        now = at
+        journal.write_bytes(bytes(size))
+        tracking.follow(Results(tmp_path))
+        if tracking._beside is not None:
+            tracking._beside.join()
+    assert sent == [120.0, ends + rest_s]
+
+
+def test_an_outage_is_shown_once_and_the_next_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[tuple[str, bool]]
+) -> None:
+    errors = iter(["down", "down", "", "down"])
+    status: list[str | None] = []
+
+    def sync(results: Results, uri: str | None, status_: str | None = None, **given: Any) -> Any:
+        status.append(given["status"])
+        return SyncSummary("a", "b", error=next(errors))
+
+    monkeypatch.setattr(track, "sync", sync)
+    tracking = tracking_of(shown, lambda: 0.0)
+    counts = []
+    for _ in range(4):
+        tracking.sync(Results(tmp_path), "FAILED")
+        counts.append(len(shown))
+    assert counts == [1, 1, 1, 2]
+    assert (status, {error for _, error in shown}) == (["FAILED"] * 4, {True})
 
 
 @pytest.mark.parametrize(

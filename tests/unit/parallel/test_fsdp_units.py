@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,10 +14,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
 from raysuite.data.base import Batch
-from raysuite.parallel import make_strategy
+from raysuite.errors import UserError
+from raysuite.parallel import fsdp, make_strategy
 from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.fsdp import Fsdp, FsdpEngine, share_of, units
 from raysuite.spec.strategies import FsdpOptions
+
+CPU = torch.device("cpu")
 
 
 class Block(nn.Module):
@@ -120,6 +125,20 @@ def test_a_rank_keeps_the_rows_that_torch_chunk_gives_it(before: int, now: int) 
 def test_there_are_as_many_copies_as_the_spec_gives(copies: int) -> None:
     world = World(0, 4, 0, torch.device("cpu"))
     assert Fsdp(FsdpOptions(copies=copies))._copies(world) == copies
+
+
+@pytest.mark.parametrize(
+    ("hosts", "copies"),
+    [("aa", 1), ("aabb", 2), ("abcd", 4), ("aaaabbbb", 2), ("aaab", None), ("abab", None)],
+)
+def test_each_node_has_a_copy_if_its_workers_follow_one_another(
+    hosts: str, copies: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered = SimpleNamespace(all_gather=lambda own: torch.tensor([[ord(each)] for each in hosts]))
+    monkeypatch.setattr(fsdp, "TorchComm", lambda device: gathered)
+    strategy, world = Fsdp(FsdpOptions(copies="nodes")), World(0, len(hosts), 0, CPU)
+    with nullcontext() if copies else pytest.raises(UserError, match=r"strategy\.copies: nodes"):
+        assert strategy._copies(world) == copies
 
 
 def test_a_further_copy_saves_nothing_and_loads_what_the_first_one_saved(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -146,3 +148,61 @@ def test_a_reduction_gathers_from_no_rank() -> None:
     with patch.object(horovod, "_CHUNK", 4):
         assert torch.equal(horovod.HorovodComm(hvd).all_reduce(value, "max"), value)
     assert sizes == [4, 4, 2]
+
+
+def test_a_reduction_keeps_shape_and_dtype_and_small_integers_are_sent_as_larger_ones() -> None:
+    """Of two ranks with equal values."""
+    sent: list[tuple[torch.dtype, str]] = []
+
+    def allreduce(part: torch.Tensor, op: str) -> torch.Tensor:
+        sent.append((part.dtype, op))
+        return 2 * part if op == "s" else part
+
+    hvd = SimpleNamespace(size=lambda: 2, allreduce=allreduce, Sum="s", Max="x", Min="n")
+    own = horovod.HorovodComm(hvd)
+    for dtype, as_sent in (
+        (torch.float64, torch.float64),
+        (torch.int64, torch.int64),
+        (torch.uint8, torch.int32),
+        (torch.int8, torch.int32),
+        (torch.int16, torch.int32),
+    ):
+        value = torch.arange(6, dtype=dtype).view(2, 3).T
+        for reduction, op in (("sum", "s"), ("max", "x"), ("min", "n")):
+            found = own.all_reduce(value, reduction)  # type: ignore[arg-type]
+            assert sent.pop() == (as_sent, op)
+            assert found.dtype == dtype
+            assert found.tolist() == (value * (2 if op == "s" else 1)).tolist()
+    assert value.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_horovod_that_runs_already_is_neither_started_nor_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hvd = SimpleNamespace(is_initialized=lambda: True)
+    monkeypatch.setattr(horovod, "_horovod", lambda: hvd)
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    before = dict(os.environ)
+    strategy = make_strategy(HorovodOptions())
+    strategy.start(World(0, 1, 0, torch.device("cpu")))
+    strategy.stop()
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("variable", ["DYNAMIC", "/own/timeline.json", None])
+def test_a_timeline_is_recorded_unless_the_user_records_one(
+    variable: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[str] = []
+    hvd = SimpleNamespace(
+        start_timeline=calls.append, stop_timeline=lambda: calls.append("stopped")
+    )
+    monkeypatch.setattr(horovod, "_horovod", lambda: hvd)
+    monkeypatch.delenv("HOROVOD_TIMELINE", raising=False)
+    if variable:
+        monkeypatch.setenv("HOROVOD_TIMELINE", variable)
+    engine: Any = SimpleNamespace()
+    with horovod.HorovodEngine.timeline(engine, tmp_path):
+        calls.append("steps")
+    recorded = [str(tmp_path), "steps", "stopped"]
+    assert calls == (recorded if variable == "DYNAMIC" else ["steps"])

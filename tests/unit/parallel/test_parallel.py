@@ -20,8 +20,16 @@ from torch import Tensor, nn
 
 from raysuite.data.base import Batch
 from raysuite.errors import UserError
+from raysuite.optim import build_optimizer
 from raysuite.parallel import comm, make_strategy
-from raysuite.parallel.base import Engine, StepSettings, World, seed_draws
+from raysuite.parallel.base import (
+    Engine,
+    StepSettings,
+    World,
+    kept_settings,
+    seed_draws,
+    whole_state,
+)
 from raysuite.parallel.comm import NoComm, Reduction, average_buffers, shared_store
 from raysuite.parallel.compiling import Compiler
 from raysuite.parallel.deepspeed import DeepSpeed, engine_config
@@ -29,6 +37,7 @@ from raysuite.parallel.pipeline.engine import Pipeline, PipelineEngine
 from raysuite.parallel.precision import DTYPES
 from raysuite.parallel.process_state import restored
 from raysuite.parallel.single import SingleEngine
+from raysuite.spec.optimizers import LambOptions
 from raysuite.spec.schedules import Schedule
 from raysuite.spec.strategies import (
     COMPUTED_IN_16_BITS,
@@ -88,6 +97,48 @@ class TestLoss:
         output = {"wave": torch.tensor([3 + 4j, 6 + 8j]), "place": torch.tensor([1, 1])}
         _, summed = own.loss(Batch(torch.zeros(2, 2), torch.zeros(2), 2, 2), output)
         assert summed.item() == 20
+
+
+def test_an_optimizer_that_averages_the_weights_changes_its_mode_with_the_layers() -> None:
+    own, modes = engine(), list[str]()
+    own.optimizer.train = lambda: modes.append("train")  # type: ignore[attr-defined]
+    own.optimizer.eval = lambda: modes.append("eval")  # type: ignore[attr-defined]
+    for on in (False, True):
+        own.train(on)
+        assert own.model.training == on
+    assert modes == ["eval", "train"]
+
+
+def test_a_state_is_of_given_weights_by_each_of_their_names_and_of_buffers() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[1].weight = model[0].weight
+    given = {name: torch.full_like(each, 7.0) for name, each in model.named_parameters()}
+    state = whole_state(model, given)
+    assert state.keys() == model.state_dict().keys()
+    assert all((state[name] == 7).all() for name in (*given, "1.weight"))
+    assert state["2.running_var"].tolist() == [1.0, 1.0]
+    assert not any(each.requires_grad for each in state.values())
+
+
+def test_settings_of_the_plan_stay_while_an_optimizers_state_is_loaded() -> None:
+    """LAMB's step count is among its settings, and is state."""
+    weights = [nn.Parameter(torch.ones(2, 2)) for _ in range(2)]
+    old, new = (
+        build_optimizer(LambOptions(weight_decay=decay, betas=(decay, 0.9)), weights, lr)
+        for decay, lr in ((0.1, 1.0), (0.2, 2.0))
+    )
+    for each in weights:
+        each.grad = torch.ones_like(each)
+    old.step()
+    with kept_settings(new):
+        new.load_state_dict(old.state_dict())
+    (group,) = new.param_groups
+    assert {key: group[key] for key in ("weight_decay", "betas", "steps")} == {
+        "weight_decay": 0.2,
+        "betas": (0.2, 0.9),
+        "steps": 1,
+    }
+    assert len(new.state) == 2
 
 
 def test_a_step_uses_its_rate_and_clips() -> None:

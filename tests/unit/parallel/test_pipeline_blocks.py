@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from raysuite.parallel.pipeline.partition import (
     block_costs,
     partition,
     stage_cost,
+    stage_sizes,
 )
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
@@ -108,6 +110,40 @@ def worst(sizes: list[int], cost: Callable[[int, int, int], float]) -> float:
         cost(stage, end - size, end)
         for stage, (end, size) in enumerate(zip(ends, sizes, strict=True))
     )
+
+
+def test_of_equally_good_partitions_the_one_with_shorter_earlier_stages_is_taken() -> None:
+    assert partition(3, 2, lambda stage, begin, end: end - begin) == [1, 2]
+    assert partition(5, 3, lambda stage, begin, end: end - begin) == [1, 2, 2]
+    assert partition(3, 3, lambda stage, begin, end: 0.0) == [1, 1, 1]
+
+
+def test_a_stages_time_is_of_both_passes_and_divided_by_its_workers_and_its_bytes_are_not() -> None:
+    costs = [BlockCosts(10 * n, forward_s=n, backward_s=2 * n) for n in (1, 2, 3, 4)]
+    schedule = Schedule("pipedream", 4, (2, 1))
+    time, size = (stage_cost(name, schedule, costs) for name in ("time", "parameters"))
+    assert [time(0, 0, 2), time(1, 2, 4)] == [9 / 2, 21]
+    assert [size(0, 0, 2), size(1, 2, 4)] == [30, 70]
+    interleaved = stage_cost("time", Schedule("interleaved_1f1b", 4, (1, 1), 2), costs)
+    assert [interleaved(3, 3, 4), interleaved(2, 0, 4)] == [12, 30]
+
+
+def test_stages_are_those_given_or_balanced_by_what_is_known() -> None:
+    """By time only if it was measured."""
+    blocks = blocks_of(nn.Sequential(*(nn.Linear(n, n) for n in (2, 2, 9))))
+    costs = [BlockCosts(1, forward_s=n) for n in (9.0, 1.0, 1.0)]
+
+    def sizes(costs: list[BlockCosts] | None = None, **options: Any) -> list[int]:
+        return list(stage_sizes(PipelineOptions(stages=2, **options), blocks, costs))
+
+    assert sizes(partition=(2, 1)) == [2, 1]
+    assert sizes(costs, partition=(1, 2)) == [1, 2]
+    assert sizes(balance="time") == [2, 1]
+    assert sizes(costs, balance="time") == [1, 2]
+    assert sizes(costs, balance="parameters") == [1, 2]
+    for given in ((1, 1), (2, 2)):
+        with pytest.raises(UserError, match="the network has 3; give 2 numbers"):
+            sizes(partition=given)
 
 
 def test_memory_is_balanced_by_what_each_stage_holds() -> None:

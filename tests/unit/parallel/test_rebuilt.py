@@ -16,10 +16,11 @@ from torch.nn import functional
 
 from raysuite.data.base import Batch
 from raysuite.errors import UserError
+from raysuite.models.cifar_resnet import BasicBlock
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World
 from raysuite.parallel.comm import NoComm, Reduction
 from raysuite.parallel.jax import Jax
-from raysuite.parallel.rebuilt import Array, RebuiltEngine, operations_of, updated
+from raysuite.parallel.rebuilt import Array, RebuiltEngine, operations_of, pads, updated
 from raysuite.parallel.single import Single
 from tests.require import require
 
@@ -241,6 +242,73 @@ def test_function_calls_that_the_frameworks_do_not_compute_are_refused(
     else:
         with pytest.raises(UserError, match="cannot be built in another"):
             operations_of(Calls())
+
+
+def test_an_operation_has_its_inputs_its_layer_and_its_numbers() -> None:
+    """Of a block of a residual network that halves the image and adds two channels."""
+    same, half = {"padding": (1, 1), "dilation": (1, 1), "groups": 1}, {"stride": (2, 2)}
+    norm = {"eps": 1e-5, "momentum": 0.1}
+    found = [
+        (each.kind, each.inputs, each.module, each.numbers)
+        for each in operations_of(BasicBlock(4, 6, stride=2))
+    ]
+    assert found == [
+        ("input", (), "", {}),
+        ("conv", ("x",), "conv1", {**half, **same}),
+        ("norm", ("conv1",), "bn1", norm),
+        ("relu", ("bn1",), "", {}),
+        ("conv", ("relu",), "conv2", {"stride": (1, 1), **same}),
+        ("norm", ("conv2",), "bn2", norm),
+        ("subsample", ("x",), "", {"step": 2}),
+        ("widen", ("getitem",), "", {"channels": 2}),
+        ("add", ("bn2", "pad"), "", {}),
+        ("relu", ("add",), "", {}),
+        ("output", ("relu_1",), "", {}),
+    ]
+    assert pads(2) == [(0, 0), (2, 2), (2, 2), (0, 0)]
+    assert pads((1, 3)) == [(0, 0), (1, 1), (3, 3), (0, 0)]
+
+
+def test_each_weight_has_its_groups_rate_and_rule_and_the_state_of_its_optimizer() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm2d(2), nn.Linear(2, 2))
+    model[2].bias.requires_grad_(False)
+    groups = [
+        {"params": [model[0].weight, model[1].weight], "weight_decay": 0.1},
+        {"params": [model[0].bias, model[1].bias, model[2].weight], "weight_decay": 0.0},
+    ]
+    adamw = NumpyEngine(model, lambda parameters: torch.optim.AdamW(groups, lr=0.1))
+    assert adamw.groups == {"0.weight": 0, "1.weight": 0, "0.bias": 1, "1.bias": 1, "2.weight": 1}
+    assert adamw.slots["0.bias"] == ("m.0.bias", "v.0.bias")
+    assert adamw.statistics == ("1.running_mean", "1.running_var")
+    assert adamw.held[-3:] == ("2.bias", "1.running_mean", "1.running_var")
+    decays = [dict(rule)["weight_decay"] for rule in adamw.rules()]
+    assert (decays, "lr" in dict(adamw.rules()[0])) == ([0.1, 0.0], False)
+    sgd = NumpyEngine(model, lambda parameters: torch.optim.SGD(groups, lr=0.1))
+    assert sgd.slots["0.bias"] == ("m.0.bias",)
+
+
+def test_a_framework_gets_micro_batches_as_one_with_their_sizes_and_rates() -> None:
+    given: list[Any] = []
+
+    class Noted(NumpyEngine):
+        def compute_step(self, *arguments: Any) -> float:
+            given.extend(arguments)
+            return 2.5
+
+    engine = Noted(model_of(), lambda parameters: torch.optim.SGD(parameters, lr=9.0))
+    engine.replicas = 4
+    engine.optimizer.param_groups[0]["lr_factor"] = 0.5
+    images = [torch.randn(n, 3, 2, 4) for n in (3, 2)]
+    batches = [
+        Batch(each, torch.arange(len(each)), real, 8)
+        for each, real in zip(images, (3, 1), strict=True)
+    ]
+    assert float(engine.step(batches, 0.2)) == 2.5
+    pixels, labels, sizes, real, factor, rates, seeds = given
+    assert np.array_equal(pixels, torch.cat(images).numpy().transpose(0, 2, 3, 1))
+    assert (labels.tolist(), sizes.tolist(), real.tolist()) == ([0, 1, 2, 0, 1], [3, 2], [3, 1])
+    assert (factor, rates.tolist()) == (0.5, [pytest.approx(0.1)])
+    assert len(set(seeds.tolist())) == 2
 
 
 def test_jax_counts_each_micro_batch_in_the_running_statistics(

@@ -15,11 +15,14 @@ from raysuite.perf.calibration import (
     Model,
     Range,
     Simulated,
+    _middle,
     _separable,
     calibrate,
     fit,
+    memory_of,
     neighbours,
     observed,
+    resident_before,
 )
 from raysuite.perf.costs import (
     best_checkpoint_interval,
@@ -220,6 +223,36 @@ def test_ranks_and_ties(exact: Calibration) -> None:
     )
 
 
+def test_a_machine_is_as_large_as_it_was_described(exact: Calibration) -> None:
+    for machine, processors, gpus in (
+        ({}, 2, False),
+        ({"cpu": {"logical_cores": 8}, "gpus": []}, 8, False),
+        ({"cpu": {"logical_cores": None}, "gpus": [{}]}, 2, True),
+    ):
+        found = exact.model_copy(update={"machine": machine})
+        assert (found.processors, found.gpus > 0) == (processors, gpus)
+
+
+def test_the_rest_of_a_run_is_its_median_and_nearly_its_extremes() -> None:
+    # of 21 values, the second and the last but one
+    assert _middle([*range(20, -1, -1)]) == Interval(10.0, 1.0, 19.0)
+    assert _middle([]) == Interval(0.0, 0.0, 0.0)
+
+
+def test_memory_is_that_of_the_device_or_else_of_the_process() -> None:
+    run = measured(plans(SEEN)[0])
+    for device, process, grown, most, before in (
+        (7, 5, 2, 7.0, 0.0),
+        (None, 5, 2, 5.0, 3.0),
+        (None, 5, None, 5.0, 0.0),
+        (None, None, None, 0.0, 0.0),
+    ):
+        found = replace(
+            run, peak_device_bytes=device, peak_process_bytes=process, grown_process_bytes=grown
+        )
+        assert (memory_of(found), resident_before(found)) == (most, before)
+
+
 def test_too_few_runs_are_refused() -> None:
     with pytest.raises(UserError, match="at least 4"):
         calibrate([measured(plans(SEEN)[0])], [])
@@ -292,17 +325,33 @@ def test_an_operation_costs_what_it_does_in_its_schedule(exact: Calibration) -> 
     costs = {"gpipe": 0.1 * least, "pipedream": 0.3 * least}
     made = [replace(run, plan=piped(run.plan, name)) for name in costs for run in runs]
     few = [replace(run, plan=piped(run.plan, "1f1b")) for run in runs[:3]]
+    good = made[0]
+    busy = tuple(each.model_copy(update={"other_cores": [0.6]}) for each in good.epochs)
+    images = {**good.plan, "spec": {**good.plan["spec"], "model": {"name": "vgg11"}}}
+    loader = {**good.plan["spec"]["loader"], "threads": 7}
+    odd = [
+        replace(good, status="failed"),
+        replace(good, throughput=None),
+        replace(good, plan={**good.plan, "workers": 3}),
+        replace(good, plan=images),
+        replace(good, plan={**good.plan, "spec": {**good.plan["spec"], "loader": loader}}),
+        replace(good, epochs=busy),
+        runs[0],
+    ]
 
     def simulated(plan: Plan, calibration: Calibration) -> float:
         name = plan["spec"]["strategy"]["schedule"]
         cost = calibration.operations.get(name, calibration.operation)
         return took[plan["run_id"]] - costs.get(name, 0.2 * least) + cost
 
-    found = exact.with_pipelines([*made, *few], simulated)
+    found = exact.with_pipelines([*odd, *made, *few], simulated, most_other_cores=0.5)
     assert found.operations == pytest.approx(costs)
     assert costs["gpipe"] < found.operation < costs["pipedream"]
     assert found.pipelines is not None
     assert found.pipelines.runs == 11
+    alone = {term: cost for term, cost in exact.seconds.costs.items() if term[:5] != "byte/"}
+    sent = exact.model_copy(update={"seconds": exact.seconds.model_copy(update={"costs": alone})})
+    assert sent.with_pipelines([*made, *few], simulated).pipelines is None
 
 
 def piped(plan: Plan, schedule: str = "gpipe") -> Plan:

@@ -111,13 +111,17 @@ def test_names_hold_what_changes_the_costs_of_an_image() -> None:
     training = {"precision": "bf16", "compile": "default", "ema_decay": 0.9}
     changed = {
         **spec,
-        "model": {**spec["model"], "options": {"stem": "small"}, "freeze": ["conv*", "fc"]},
+        "model": {
+            **spec["model"],
+            "options": {"stem": "small", "depth": 2},
+            "freeze": ["conv*", "fc"],
+        },
         "training": {**spec["training"], **training, "memory_format": "channels_last"},
         "optimizer": {**spec["optimizer"], "name": "adamw"},
         "resources": {**spec["resources"], "cpus_per_worker": 4},
     }
     assert work_name({**plan, "spec": changed}) == (
-        'resnet20 at 16 px, {"stem": "small"}, frozen conv*, fc, bf16, compile=default, '
+        'resnet20 at 16 px, {"depth": 2, "stem": "small"}, frozen conv*, fc, bf16, compile=default, '
         "memory_format=channels_last, ema_decay=0.9, adamw, 4 CPUs, cpu"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -178,8 +179,25 @@ def test_runs_of_other_costs_are_another_series_even_if_the_names_are_equal() ->
     plans = fake_calibration.plans("[[64, 1]]")
     plans += fake_calibration.plans("[[64, 1]]", **{"epochs: 2": "epochs: 2, precision: bf16"})
     found = series_of([fake_calibration.measured(plan) for plan in plans])
+    measured = fake_calibration.measured(plans[0])
+    [[point]] = series_of([replace(measured, plan={**measured.plan, "workers": 6})], 4).values()
+    assert (point.workers, point.nodes) == (6, 2)
     (fp32, points), (bf16, _) = (each for each in found.items() if " ddp " in each[0])
     assert [each.workers for each in points] == [1, 2]
+    runs = [fake_calibration.measured(plan) for plan in fake_calibration.plans("[[64, 1]]")]
+    unknown = [replace(run, status="failed") for run in runs]
+    unknown += [replace(run, throughput=None) for run in runs]
+    for per_node, nodes in ((None, [1, 1]), (1, [1, 2]), (2, [1, 1])):
+        [own] = (
+            each for name, each in series_of([*unknown, *runs], per_node).items() if " ddp" in name
+        )
+        assert [(each.workers, each.nodes, each.batch) for each in own] == [
+            (1, nodes[0], 64.0),
+            (2, nodes[1], 64.0),
+        ]
+        assert [each.throughput for each in own] == [
+            run.throughput for run in runs if run.plan["spec"]["strategy"]["name"] == "ddp"
+        ]
     assert [name.endswith("· resnet20 at 16 px, bf16, cpu") for name in (fp32, bf16)] == [0, 1]
 
 
@@ -191,9 +209,18 @@ def test_a_file_of_figures_names_its_series(tmp_path: Path) -> None:
         "dali": [Point(4, 1, 10.0), Point(9, 3, 19.0)],
         "native": [Point(4, 1, 9.0)],
     }
-    file.write_text("workers,nodes,throughput,batch\n4,2,10,64\n8,,19,\n")
+    file.write_text("workers,nodes,throughput,batch\n4,2,10,64\n8,,19,128\n")
     found = read_figures(file, workers_per_node=8)
-    assert found == {"figures": [Point(4, 2, 10.0, 64), Point(8, 1, 19.0)]}
+    assert found == {"figures": [Point(4, 2, 10.0, 64), Point(8, 1, 19.0, 128)]}
+    file.write_text(
+        "loader,workers,nodes,throughput,gpu\nx,4,2,1,\n,8,,2,h200\ny,8,8,2,a\n,2,1,1,\n"
+    )
+    assert read_figures(file, workers_per_node=3) == {
+        "x": [Point(4, 2, 1.0)],
+        "h200": [Point(8, 3, 2.0)],
+        "y · a": [Point(8, 8, 2.0)],
+        "figures": [Point(2, 1, 1.0)],
+    }
 
 
 @pytest.mark.parametrize(
@@ -202,6 +229,11 @@ def test_a_file_of_figures_names_its_series(tmp_path: Path) -> None:
         ("workers,speed\n4,1\n", "no column throughput"),
         ("workers,throughput\n4,1\n", "no column nodes"),
         ("workers,nodes,throughput\n4,1,x\n8,2,5\n2,4,5\n4,1,-1\n", "line 2, line 4, line 5"),
+        ("workers,nodes,throughput,batch\n4,1,1,64\n8,2,2,\n", "only some lines of figures"),
+        (
+            "workers,nodes,throughput,batch\n4,5,1,\n4,0,1,\n4,4,1,\n4,4,0,\n4,4,inf,\n4,4,1,-1\n",
+            "line 2, line 3, line 5, line 6, line 7: workers",
+        ),
         ("", "no column throughput and no column workers"),
     ],
 )

@@ -92,13 +92,21 @@ def test_a_full_pipeline_waits_for_transfers_by_the_micro_batches_in_flight(midd
     assert step.shares["computation"] == pytest.approx((middle_s + 2) / seconds)
 
 
+def test_shares_of_a_long_epoch_add_up_to_one() -> None:
+    each = [Layer(str(n), 1, 2) for n in range(4)]
+    found = pipeline_step(each, Schedule("pipedream", 1, (1, 1, 1, 1)), None, epoch=100)
+    assert found.shares["computation"] == pytest.approx(100 * 3 / (100 * 3 + 9))
+    assert sum(found.shares.values()) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("epoch", [1, 2, 3, 4, 10])
 def test_an_asynchronous_pipeline_is_emptied_after_an_epoch(epoch: int) -> None:
     """Until the last stage has its first input, and after its last output, others wait."""
     each = [Layer(str(n), 1, 2) for n in range(4)]
     one = Schedule("pipedream", 1, (1, 1, 1, 1))
-    mean = pipeline_step(each, one, None, epoch=epoch).seconds
-    assert mean * epoch == pytest.approx(epoch * 3 + 3 * (1 + 2))
+    found = pipeline_step(each, one, None, epoch=epoch)
+    assert found.seconds * epoch == pytest.approx(epoch * 3 + 3 * (1 + 2))
+    assert sum(found.shares.values()) == pytest.approx(1)
 
 
 def test_a_deadlock_is_found() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -43,6 +44,9 @@ def test_a_worker_tries_powers_of_two_up_to_its_part_of_the_training_set() -> No
     assert found.bound == "samples"
     found = sizes_of(plan_of("batch_per_worker: auto, accumulate: 3"))
     assert found.sizes[-1] == 128  # 239 each
+    exact = plan_of("batch_per_worker: auto")
+    exact = exact.model_copy(update={"dataset": replace(exact.dataset, train_samples=1024)})
+    assert sizes_of(exact).sizes[-1] == 512
     found = sizes_of(plan_of("batch_per_worker: {auto: largest, at_most: 100}"))
     assert (found.sizes[-1], found.bound) == (64, "at_most")
 
@@ -246,7 +250,7 @@ def test_between_the_last_two_sizes_half_are_ruled_out_at_a_time(most: int) -> N
 
 
 def test_a_size_that_is_half_as_fast_as_another_is_timed_once() -> None:
-    speeds = {2: [49, 99, 99], 4: [51, 99, 99], 8: [100, 1, 1]}
+    speeds = {2: [49, 99, 99], 4: [50, 99, 99], 8: [100, 1, 1]}
     search = Memory(8, 8, speeds).searched((2, 4, 8), "fastest")
     assert [len(search.timings(size)) for size in (2, 4, 8)] == [1, ROUNDS, ROUNDS]
     assert search.chosen == 4  # of means of 83 and 34

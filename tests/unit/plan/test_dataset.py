@@ -82,6 +82,11 @@ def test_a_stand_in_that_is_asked_for_is_named(tmp_path: Path) -> None:
     data = DataOptions(name="mnist", root=str(tmp_path))
     with pytest.raises(SpecError, match="data make SPEC --scale laptop"):
         plans_of(data, synthetic_data={"mnist": {"images": 9}}, scale="laptop")
+    with pytest.raises(SpecError, match="`raysuite data make SPEC`"):
+        plans_of(data, synthetic_data={"mnist": {"images": 9}})
+    with pytest.raises(SpecError) as raised:
+        plans_of(data, synthetic_data={"cifar10": {"images": 9}})
+    assert "asks for" not in raised.value.mistakes[0].message
 
 
 def test_a_set_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

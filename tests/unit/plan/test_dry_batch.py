@@ -95,7 +95,10 @@ def test_devices_and_counts_of_a_data_set_are_told_apart() -> None:
 
 def test_a_network_that_cannot_be_imported_is_a_mistake_of_its_name() -> None:
     assert unknown_model(plan_of().spec) == []
-    [found] = unknown_model(plan_of(model="json:Nothing").spec)
+    missing = plan_of(model="json:Nothing")
+    of_script = with_blocks(missing, script=missing.spec.task)
+    assert unknown_model(of_script.spec) == [], "a script has its own network"
+    [found] = unknown_model(missing.spec)
     assert found.key == "model.name"
     assert "Nothing" in found.message
 

@@ -40,9 +40,20 @@ def test_the_global_batch_stays_and_no_micro_batch_grows(
 
 
 def test_micro_batches_of_one_sample_stay_so() -> None:
-    found = smaller(full("strategy: ddp\ntraining: {epochs: 1, batch_per_worker: 1}\n"), 2, 0, 7)
+    found = smaller(full("strategy: ddp\ntraining: {epochs: 1, batch_per_worker: 1}\n"), 3, 0, 7)
     assert found is not None
     assert (found.workers, found.micro_batch, found.accumulate) == (2, 1, 2)
+
+
+def test_the_first_number_of_micro_batches_that_divides_the_batch_is_taken() -> None:
+    """60 samples, 12 on each of five workers: on four, not 2 but 3 micro-batches."""
+    text = SPEC.replace("matrix: {resources.workers: [2, 4]}", "resources: {workers: 5}")
+    training = "strategy: ddp\ntraining: {epochs: 1, global_batch: 60}\n"
+    (plan, *_) = make_plans(parse_document(text + training, "x.yaml"), gpus=0)
+    found = smaller(plan, 4, 0, 7)
+    assert found is not None
+    assert (found.workers, found.micro_batch, found.accumulate) == (4, 5, 3)
+    assert found.label == {"resources.elastic_of": 5}
 
 
 def test_none_where_nothing_fits() -> None:

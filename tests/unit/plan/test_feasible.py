@@ -82,6 +82,11 @@ DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
             "global_batch: 13",
             *("training.global_batch", "13, which 2 copies of the pipeline x 4 micro-batches"),
         ),
+        (
+            f"{TWO}strategy: {{name: pipeline, micro_batches: 4}}",
+            "accumulate: 2",
+            *("strategy.micro_batches", "both set the same thing"),
+        ),
         (f"{ZERO}0, offload: optimizer}}", "", "strategy.offload", "zero_stage 1 or more"),
         (f"{ZERO}2, offload: parameters}}", "", "strategy.offload", "zero_stage 3 or more"),
         (f"optimizer: lars\n{ZERO}1}}", "", "optimizer.name", "whole weight tensor"),
@@ -121,6 +126,7 @@ def texts(tmp_path: Path) -> str:
     [
         ("", "", "", "task", "text are tokens; set task to language_model"),
         (OF_TOKENS, "digits", "", "data.name", "valid: text, python_topics, tokens, or"),
+        (OF_TOKENS, "{name: digits, image_size: 16}", "", "data.name", "valid: text"),
         (f"{OF_TOKENS}loader: dali", "", "", "loader.name", "language_model: auto, native"),
         (OF_TOKENS, "", "label_smoothing: 0.1", "training.label_smoothing", "is language_model"),
         (OF_TOKENS, "", "class_weights: auto", "training.class_weights", "for classification"),
@@ -226,6 +232,8 @@ def test_a_transform_where_no_python_is_called(loader: str) -> None:
         "strategy: {name: deepspeed, zero_stage: 0}\noptimizer: lamb",
         "strategy: {name: deepspeed, zero_stage: 3}\noptimizer: adamw",
         "measure: {profile: nsight}",
+        f"strategy: deepspeed\n{NORM}",
+        f"{TWO}strategy: {{name: pipeline, micro_batches: 2}}",
         "loader: {name: dali, device: gpu}",
         "loader: {name: dali, device: cpu}\nresources: {device: cpu}",
     ],

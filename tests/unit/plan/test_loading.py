@@ -6,6 +6,7 @@ import pytest
 
 from raysuite.errors import SpecError, UserError
 from raysuite.plan.loading import (
+    LoadingPlan,
     candidates,
     checked_data,
     default_blocks,
@@ -107,6 +108,15 @@ def test_options_that_a_loader_does_not_have():
         candidates(loader_blocks([{"name": "dali", "thread": 2}]), [1], [])
     with pytest.raises(UserError, match="threads is 1"):
         candidates(loader_blocks([{"name": "native", "threads": 1, "processes": 2}]), [1], [])
+
+
+def test_a_comparison_is_titled_by_its_set_and_by_the_form_if_there_are_several():
+    for data, title in (
+        ({"name": "image_folder", "path": "x", "image_size": 8}, "image_folder"),
+        ({"name": "mnist", "path": "x"}, "mnist idx"),
+        ({"name": "mnist", "path": "x", "format": "tfrecord"}, "mnist tfrecord"),
+    ):
+        assert LoadingPlan.model_construct(data=checked_data(data)).title == title
 
 
 def test_facts_are_counted_on_disk(tmp_path):

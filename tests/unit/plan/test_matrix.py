@@ -137,6 +137,10 @@ TEN_BILLION = str({key: list(range(1, 101)) for key in WIDE}).replace("'", "")
             "\n  seed, training.epochs:\n    - [0, 1]\n    - [2]",
             *("matrix.seed, training.epochs", 8, "got [2]; it should be a list of 2 values"),
         ),
+        (
+            "{'seed, training.epochs': [ab]}",
+            *("matrix.seed, training.epochs", 5, "got 'ab'; it should be a list of 2 values"),
+        ),
         ("\n  seed, training.epochs:\n    - - 0\n      - x", *("training.epochs", 8, "got 'x'")),
         (
             "\n  strategy:\n    - name: ddp\n      bucket_mb: 0",

@@ -208,6 +208,8 @@ def test_a_normal_distribution_has_no_bounds() -> None:
     assert found == 6.0
     steps = Dimension(qrandn=[0.0, 1.0, 0.25])
     assert perturbed(steps, 1.0, (1.2,), random.Random(0)) == 1.25
+    whole = Dimension(randint=[1, 20])  # the nearest one beyond 2, not 2 itself
+    assert perturbed(whole, 2, (1.2,), random.Random(0)) == 3
 
 
 def test_a_value_that_is_not_listed_is_drawn_and_one_listed_alone_stays() -> None:

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from raysuite.errors import SpecError
 from raysuite.plan import RunPlan, groups, make_plans
 from raysuite.plan import resolve as resolve_module
+from raysuite.plan import trials as trials_module
+from raysuite.plan.trials import trial_plan
 from raysuite.spec import parse_document
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
@@ -106,7 +108,7 @@ def test_the_same_spec_gives_the_same_ids_and_runs_differ() -> None:
 
 def test_loader_auto_is_stated_in_the_plan() -> None:
     (small,) = plans(BATCH + "loader: auto\n")
-    assert small.spec.loader == MemoryOptions(threads=0)
+    assert (small.spec.loader, small.label) == (MemoryOptions(threads=0), {})
     (named,) = plans(BATCH + "matrix: {loader: [auto]}\n")
     assert named.title == "single · memory(threads=0) · 1 worker"
     facts = DatasetFacts(60_000, 10_000, 10, channels=3, image_size=224)
@@ -115,6 +117,17 @@ def test_loader_auto_is_stated_in_the_plan() -> None:
         DataOptions(name="digits"),
     ):
         assert AutoOptions().chosen(data, facts) == NativeOptions()
+    mnist = DataOptions(name="mnist")  # 2**18 images of 2**10 values are the largest set held
+    for train, grey, loader in (
+        (2**18 - 5, 1, MemoryOptions(threads=0)),
+        (2**18 - 4, 1, NativeOptions()),
+        (2**16, 3, MemoryOptions(threads=0)),
+        (2**17, 3, NativeOptions()),
+    ):
+        facts = DatasetFacts(train, 5, 10, channels=grey, image_size=32)
+        assert AutoOptions().chosen(mnist, facts) == loader
+    folder = DataOptions(name="mnist", format="folder")
+    assert AutoOptions().chosen(folder, facts) == NativeOptions()
 
 
 @pytest.mark.parametrize(
@@ -144,6 +157,7 @@ def test_a_run_id_is_of_what_runs_and_of_its_place(tmp_path: Path) -> None:
     (plan,) = make_plans(parse_document(text, "x.yaml"), 0)
     assert re.fullmatch("000-my-train(-py)?-w2-[0-9a-f]{8}", plan.run_id)
     assert plan.dataset == resolve_module.NO_FACTS
+    assert plan.title == "my train.py · 2 workers"
 
 
 def test_a_task_is_made_before_anything_starts_and_states_its_facts() -> None:
@@ -225,6 +239,15 @@ def test_local_gpus_are_those_that_cuda_may_use(
     assert resolve_module.local_gpus() == count
 
 
+def test_without_a_number_the_gpus_of_this_machine_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = parse_document(BASE + BATCH, "x.yaml")
+    for module in (resolve_module, trials_module):
+        monkeypatch.setattr(module, "local_gpus", lambda: 1)
+    for gpus, device in ((None, "gpu"), (0, "cpu")):
+        (plan,) = make_plans(document, gpus)
+        assert (plan.device, trial_plan(document, {}, 0, gpus).device) == (device, device)
+
+
 def sizes(text: str, gpus: int = 0, one_node: bool = True) -> list[int]:
     return [len(group) for group in groups(plans(BATCH + text, gpus), one_node)]
 
@@ -255,6 +278,11 @@ def test_runs_that_can_share_workers_stand_together() -> None:
         (
             "matrix: {strategy: [{name: horovod, cycle_time_ms: 1}, {name: horovod, "
             "cycle_time_ms: 2}], loader: [native, dali]}\n",
+            [2, 2],
+        ),
+        (
+            "matrix: {loader: [native, dali], strategy: [{name: horovod, cycle_time_ms: 1}, "
+            "{name: horovod, cycle_time_ms: 2}]}\n",
             [2, 2],
         ),
         ("strategy: horovod\nmatrix: {strategy.compression: [none, fp16]}\n", [2]),

@@ -125,6 +125,16 @@ def test_a_grid_is_crossed_with_every_trial_that_is_drawn() -> None:
         assert all(each == same[0] for each in same)
 
 
+def test_a_searcher_that_uses_results_has_as_many_trials_as_are_asked_for() -> None:
+    assert count(search(searcher="optuna", trials=7)) == 7
+
+
+def test_a_grid_changes_no_other_value_of_a_trial() -> None:
+    found = list(drawn(search({"seed": {"grid": [0, 1]}, **SPACE}, trials=3)))
+    alone = list(drawn(search(trials=3)))
+    assert found == [{"seed": seed, **values} for values in alone for seed in (0, 1)]
+
+
 def test_the_searcher_grid_makes_every_combination_once() -> None:
     space: dict[str, Any] = {
         "strategy": {"choice": ["ddp", "deepspeed"]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from raysuite.plan.trials import (
     trial_plan,
     write_more_trials,
 )
+from raysuite.records import Results
 from raysuite.records.journal import Decided
 from raysuite.spec import Document, parse_document, read_document
 from raysuite.spec.document import set_key
@@ -131,6 +133,9 @@ def test_a_value_that_cannot_stand_at_its_key(line: str, words: str) -> None:
 def test_a_conditional_value_is_tried_under_its_condition() -> None:
     (found,) = wrong(SEARCH.replace("[0, 1]", "[0, 4]"))
     assert (found.key, found.line) == ("strategy.zero_stage", 11)
+    nested = "    strategy.offload: {choice: [none, nothing], when: {strategy.zero_stage: 1}}\n"
+    (found,) = wrong(SEARCH + nested)
+    assert (found.key, found.line) == ("strategy.offload", 13)
 
 
 def test_several_at_once_and_those_of_the_spec_itself() -> None:
@@ -177,6 +182,7 @@ def test_a_sweep_is_taken_from_its_folder_again(tmp_path: Path) -> None:
     began = read_document(file, ["strategy.bucket_mb=7"], "small")
     results = create_sweep(began, tmp_path)
     assert (results.plans(), results.decided()) == ([], Decided([], is_all=False))
+    assert Results.open(tmp_path).folder == results.folder, "before the first trial"
     assert (results.folder / "spec.yaml").read_text("utf-8") == BASE + scales + SEARCH
     again = sweep_document(results)
     assert read_search(again) == read_search(began)
@@ -207,6 +213,9 @@ def test_the_newest_sweep_of_a_name_is_resumed(tmp_path: Path) -> None:
     create_sweep(document(base=BASE.replace("name: a", "name: b")), tmp_path)
     write_results(tmp_path / "a" / "9999-runs")
     assert first.folder != second.folder
+    assert latest_sweep(document(), tmp_path).folder == second.folder
+    renamed = first.folder.rename(first.folder.with_name("zebra"))
+    os.utime(renamed / "search.json", (0, 0))
     assert latest_sweep(document(), tmp_path).folder == second.folder
 
 
@@ -247,6 +256,7 @@ LONG = "training: {choice: [{epochs: 7, global_batch: 8}, {epochs: 20, global_ba
         ([LONG.replace("20", "8")], 8),
         ([LONG, "training.epochs: {choice: [2, 4]}"], 4),
         ([LONG, EITHER, "training.epochs: {choice: [4], when: W}"], 20),
+        ([EITHER, LONG.replace("20", "8").replace("]}", "], when: W}")], 9),
     ],
 )
 def test_the_most_epochs_are_those_of_whichever_trial(space, most):

@@ -171,3 +171,6 @@ class TestEnergy:
         elsewhere = self.use(1.0).model_copy(update={"devices": ["d", "f"]})
         assert joined([(self.use(1.0), 1.0), (elsewhere, 1.0)]) is None
         assert joined([]) is None
+        instant = joined([(self.use(1.0), 0.0)])
+        assert instant is not None
+        assert (instant.device_joules, instant.device_busy) == ([1.0, 2.0], [0.0, None])

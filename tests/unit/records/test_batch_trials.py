@@ -55,7 +55,7 @@ def test_a_size_whose_result_is_damaged_is_tried_again(tmp_path: Path) -> None:
 def test_figures_of_each_size() -> None:
     found = size_figures(
         [
-            tried(4, peak_bytes=[10, 30], limit_bytes=[100, 90]),
+            tried(4, peak_bytes=[10, 60], limit_bytes=[100, 80]),
             tried(4, "together", 20.0, peak_bytes=[50, 40], limit_bytes=[100, 90]),
             tried(4, "together", 30.0, peak_bytes=[50, 45], limit_bytes=[100, 90]),
             tried(2, peak_bytes=[5, 6], limit_bytes=[100, 90]),
@@ -97,6 +97,9 @@ def test_a_choice_that_noise_forbids_is_told() -> None:
         assert noisy.model_copy(update={"tried": once}).not_told_apart == ()
     pair = [*sizes[:2], *sizes[3:5]]  # two rounds of two sizes
     assert noisy.model_copy(update={"tried": pair}).not_told_apart == (32,)
+    for size, unsettled in ((32, ()), (64, (32,))):  # memory was exceeded in a later round
+        late = [*sizes, tried(size, "together", 150.0, fits=False)]
+        assert noisy.model_copy(update={"tried": late}).not_told_apart == unsettled
     clear = noisy.model_copy(update={"tried": [each for each in sizes if each.micro_batch != 32]})
     assert clear.words.endswith("(fastest: the smallest within 5% of the highest mean)")
 

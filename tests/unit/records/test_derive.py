@@ -205,6 +205,8 @@ def test_the_records_of_a_run_are_those_that_count_and_profiles_need_the_gate():
         "gpipe: bubble 50% (with equal stages 20%), slowest stage 1.50 times the mean, "
         "activations up to 1.5 MiB, up to 2 versions of weights"
     )
+    idle = {"forward_seconds": [0.0, 0.0], "backward_seconds": [0.0, 0.0]}
+    assert stages.model_copy(update=idle).imbalance == 1.0
     batch = BatchFound(
         run_id=PLAN.run_id,
         key="training.batch_per_worker",
@@ -381,6 +383,7 @@ def test_what_was_left_out_is_that_of_the_last_attempt():
         ([], False),
         (["TCP, this host"], False),
         (["TCP, eth0", "TCP, this host"], True),
+        (["UCX, mlx5_0"], False),
         (["NCCL, NET/IB/GDRDMA", "TCP, eth0"], False),
         (["NCCL, NET/Socket", "NCCL, P2P/CUMEM"], True),
     ],

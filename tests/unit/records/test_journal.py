@@ -191,10 +191,10 @@ def test_plans_are_added_without_writing_those_before_again(tmp_path: Path) -> N
     results.write_plans(made[:2])
     before = (tmp_path / "plan.json").stat().st_ino
     states = [results.state_of_plans()]
-    for plan in made[1:]:
+    for plan in (*made[1:], made[3]):
         results.add_plan(plan)
         states.append(Results(tmp_path).state_of_plans())
-    assert [a == b for a, b in pairwise(states)] == [True, False, False]
+    assert [a == b for a, b in pairwise(states)] == [True, False, False, True]
     assert (tmp_path / "plan.json").stat().st_ino == before
     assert Results(tmp_path).plans() == made
     results.settle_plans()
@@ -208,6 +208,7 @@ def test_plans_are_added_without_writing_those_before_again(tmp_path: Path) -> N
 def test_plans_that_were_added_belong_to_one_plan_json(tmp_path: Path) -> None:
     results = Results(tmp_path)
     results.add_plan({"run_id": "0"})
+    assert (tmp_path / "plan.json").exists()
     [added] = tmp_path.glob("*.jsonl")
     kept = added.read_bytes()
     results.write_plans([{"run_id": "1"}])
@@ -219,6 +220,18 @@ def test_plans_that_were_added_belong_to_one_plan_json(tmp_path: Path) -> None:
     assert results.plans() == [{"run_id": "1"}]
     results.add_plan({"run_id": "2"})
     assert results.plans() == [{"run_id": "1"}, {"run_id": "2"}], "of the same plan.json as before"
+    Results(tmp_path).write_plans([{"run_id": "3"}])
+    results.add_plan({"run_id": "2"})
+    assert results.plans() == [{"run_id": "3"}, {"run_id": "2"}], "of that of another process"
+
+
+def test_plans_of_earlier_versions_have_no_checksum(tmp_path: Path) -> None:
+    results, plans = Results(tmp_path), [{"run_id": "0", "workers": 1}, {"run_id": "1"}]
+    (tmp_path / "plan.json").write_text(json.dumps(plans))
+    assert results.plans() == plans
+    results.add_plan({"run_id": "2"})
+    results.settle_plans()
+    assert results.plans() == [*plans, {"run_id": "2"}]
 
 
 def test_a_damaged_plan_that_was_added_is_named(tmp_path: Path) -> None:
@@ -301,6 +314,17 @@ def test_what_a_folder_lacks_is_none(tmp_path: Path) -> None:
     assert results.plans() == results.commands() == results.timings() == []
     assert results.search() is results.decided() is None
     assert (results.predictions(), results.records("a")) == ({}, [])
+
+
+def test_a_folder_holds_what_was_written(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.write_timings([{"began": 1.0, "seconds": {"runs": 2.0}}])
+    assert results.timings() == [{"began": 1.0, "seconds": {"runs": 2.0}}]
+    results.write_search({"trials": 3}, "a", {"name": "a"})
+    found = {"search": {"trials": 3}, "name": "a", "spec": {"name": "a"}, "settings": {}}
+    assert results.search() == found
+    results.write_search({"trials": 3}, "a", {"name": "a"}, {"seed": 1})
+    assert results.search() == found | {"settings": {"seed": 1}}
 
 
 def test_each_command_is_a_line(tmp_path: Path) -> None:

@@ -56,12 +56,15 @@ def test_figures_of_a_run_that_waited_and_changed(tmp_path) -> None:
     assert (paused.status, paused.end, len(paused.epochs)) == ("stopped", None, 2)
     assert paused.reason.startswith("waits for the others: after epoch 2")
     assert mlflow_status(paused) == "RUNNING"
-    trial = trial_figures(plan, [*begun, turn])
+    kept_own = judged(first.run_id, 0, None, time=held.time, **{"optimizer.lr": 0.5})
+    trial = trial_figures(plan, [*begun, kept_own, turn])
+    assert trial.turns == (kept_own, turn)
+    assert trial_figures(plan, begun).values_now == plan["label"]
     assert trial.values == plan["label"]
     assert trial.values_now == {"optimizer.lr": 0.25}
     assert trial.taken == [turn]
     assert trial_tags(trial)["raysuite.pbt.values"] == '{"optimizer.lr": 0.25}'
-    assert trial_tags(trial)["raysuite.pbt.judged"] == turn.words
+    assert trial_tags(trial)["raysuite.pbt.judged"] == f"{kept_own.words}; {turn.words}"
     # nobody works while it waits
     assert wall_seconds([*begun, turn]) == held.time - first.time
     # nor before a driver that comes much later says how it ended

@@ -153,6 +153,9 @@ def test_a_figure_that_a_node_lacks_is_left_out(tmp_path: Path) -> None:
     zero = [row.model_copy(update={"figures": row.figures | {"disk": 0.0}}) for row in rows]
     assert [slow.host for slow in slow_nodes(zero)] == ["n0"]
     assert slow_nodes(rows[:3]) == [], "two nodes have the figure"
+    unread = [row.model_copy(update={"figures": {"matrix": row.figures["matrix"]}})
+              for row in drawn(3, 0.0, random.Random(0), matrix=0.5)]  # fmt: skip
+    assert [row.figures.keys() for row in lasting(lambda: unread)] == [{"matrix"}] * 3
 
 
 def test_of_three_nodes_on_a_busy_machine_the_one_behind_a_slow_cable_is_named() -> None:

@@ -25,6 +25,8 @@ from raysuite.records.schema import ScriptMeasured
 from raysuite.records.statistics import accuracy, compared, ratio_of_means
 from raysuite.report.summary import fastest
 from raysuite.spec import parse_document
+from raysuite.spec.strategies import Traffic
+from raysuite.spec.tasks import CLASSIFICATION
 from tests.fake_results import FOUR_KINDS, PACE, TWELVE_ROWS, write_results
 
 WITH_SINGLE = (
@@ -91,6 +93,7 @@ def test_seeds_in_the_matrix_are_repeats(tmp_path):
     rows = rows_of(tmp_path, spec=spec)
     assert len(rows) == 12
     assert len(rows[0].runs) == 3
+    assert [run.name for run in rows[0].runs] == [f"{rows[0].name} · seed={n}" for n in (1, 2, 3)]
 
 
 def test_default_baseline_is_the_same_variant_with_fewest_workers(tmp_path):
@@ -269,6 +272,23 @@ def test_an_accuracy_is_of_the_samples_that_were_validated(tmp_path):
     assert found == accuracy(found.values, 60) != whole.final_accuracy
 
 
+def test_samples_that_a_lost_run_left_out_do_not_count(tmp_path):
+    first, second = make_rows(results_figures(write_results(tmp_path, repeats=2)))[0].runs
+    left_out = SamplesSkipped.model_construct(split="val", skipped=300)
+    lost = replace(second, status="failed", skipped=(left_out,))
+    row = make_rows([first, lost])[0]
+    assert (lost.val_samples, first.val_samples) == (60, 360)
+    assert row.final_accuracy == accuracy([first.final_primary], 360)
+
+
+def test_a_row_has_the_traffic_of_the_first_run_that_has_it(tmp_path):
+    runs = make_rows(results_figures(write_results(tmp_path, repeats=3)))[0].runs
+    costs = runs[0].costs
+    each = [None, replace(costs, traffic=None), replace(costs, traffic=Traffic(7))]
+    made = [replace(run, costs=own) for run, own in zip(runs, each, strict=True)]
+    assert make_rows(made)[0].traffic == Traffic(7)
+
+
 def test_efficiency_is_above_one_where_its_interval_is_at_the_level_of_all_rows(tmp_path):
     """Ideal scaling with 1 % of noise, in 40 reports of six rows against baselines: half of the
     rows have a value above 1, and 2.5 % of reports one that is flagged."""
@@ -409,6 +429,17 @@ def test_compiling_breaks_even_by_rounds_that_have_both(tmp_path):
     row = next(row for row in make_rows(changed) if row.name == compiled.name)
     # steps of 0.64 and 0.5 s become 0.32 and 0.25 s
     assert row.break_even.value == pytest.approx(20 / (0.32 + 0.25))
+    task = CLASSIFICATION.model_copy(update={"unit": "tokens"}).model_dump(mode="json")
+    tokens = [  # eight in each sample: steps take eight times as long
+        replace(
+            run,
+            plan={**run.plan, "task": task},
+            epochs=[each.model_copy(update={"images": 8 * each.images}) for each in run.epochs],
+        )
+        for run in changed
+    ]
+    row = next(row for row in make_rows(tokens) if row.name == compiled.name)
+    assert row.break_even.value == pytest.approx(20 / (0.32 + 0.25) / 8)
     for lacking in (bare.name, compiled.name):
         left = [replace(r, throughput=None) if r.variant == lacking else r for r in changed]
         row = next(row for row in make_rows(left) if row.name == compiled.name)
@@ -541,3 +572,4 @@ def test_values_of_other_types_have_names_of_their_own() -> None:
     names = ["1", '"1"', "1.5", '"1.5"', '"1e5"', "True", '"True"', "None", '"None"']
     assert [block_name(value) for value in values] == [*names, "1f1b", "16-bit", "none"]
     assert block_name({"name": "own", "depth": "2"}) == 'own(depth="2")'
+    assert block_name({"name": "own"}) == "own"

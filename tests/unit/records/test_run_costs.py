@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -77,6 +77,15 @@ class TestOperations:
     def test_three_forward_passes_of_two_operations_a_multiply_add(self) -> None:
         assert costs_of().flops == pytest.approx(3 * 2 * 1e9 * 100)
 
+    @pytest.mark.parametrize(("unit", "units"), [("tokens", 8), ("samples", 1)])
+    def test_a_sequence_is_divided_into_what_the_throughput_counts(
+        self, unit: Literal["tokens", "samples"], units: int
+    ) -> None:
+        task = CLASSIFICATION.model_copy(update={"unit": unit}).model_dump(mode="json")
+        plan = plan_of()
+        plan = {**plan, "task": task, "dataset": {**plan["dataset"], "sequence": 8}}
+        assert costs_of(plan=plan).flops == pytest.approx(6 * 1e9 * 100 / units)
+
     def test_mfu_is_against_all_devices(self) -> None:
         costs = costs_of(counted=counted(peak_flops=1e12))
         assert costs.mfu == pytest.approx(6e11 / 4e12)
@@ -86,7 +95,8 @@ class TestOperations:
 
     @pytest.mark.parametrize("changes", [{"counted": None}, {"throughput": None}])
     def test_what_is_not_known_is_not_told(self, changes: dict[str, Any]) -> None:
-        assert costs_of(**changes).flops is None
+        costs = costs_of(**({"counted": counted(peak_flops=1e12)} | changes))
+        assert costs.flops is costs.mfu is None
 
     def test_a_model_that_could_not_be_counted(self) -> None:
         nothing = {"parameters": None, "forward_flops": None, "gradient_bytes": None}
@@ -227,6 +237,7 @@ class TestEnergy:
         assert costs.device_joules is None
         assert costs.device_busy == pytest.approx(0.6)
         assert costs_of(epochs=epochs(None)).host_joules is None
+        assert costs_of(epochs=epochs(use(), images=0)).host_joules is None, "per no image"
 
     def test_a_worker_that_does_not_tell_leaves_none(self) -> None:
         costs = costs_of(epochs=epochs(use(device_joules=[1.0, None], device_busy=[None, 0.5])))

@@ -181,9 +181,9 @@ def test_the_first_step_never_counts_as_its_beginning_is_unknown(warmup: int, co
 def test_evaluations_and_pauses_are_left_out() -> None:
     seconds = [1.0] * 10
     seconds[4], seconds[6], seconds[8] = 3.0, 9.0, 9.0
-    log = rank(seconds, evaluates={4: True}, idle={6: 8.0})
+    log = rank(seconds, evaluates={4: True}, idle={3: 1.5, 6: 8.0, 8: 2.0})
     steps = steps_of([log], 2)
-    # a long step without a pause before it, as of a slow batch, is a step
+    # a long step without a pause of more than two steps before it, as of a slow batch, is a step
     assert steps.counted == [2, 3, 5, 7, 8, 9]
     assert steps.left_out == 2
     assert steps.total_s == pytest.approx(14.0)
@@ -194,6 +194,8 @@ def test_the_devices_clock_counts_where_there_is_one() -> None:
     for row in log.rows:
         row[1] = 0.25
     assert steps_of([log], 1).total_s == pytest.approx(0.75)
+    log.rows[2][6] = 0.75
+    assert steps_of([log], 1).left_out == 0, "its clock stood still in the pause"
 
 
 def test_given_samples_have_priority_and_unknown_ones_leave_steps_per_second() -> None:
@@ -203,6 +205,10 @@ def test_given_samples_have_priority_and_unknown_ones_leave_steps_per_second() -
     assert found[ScriptMeasured].samples_source == ""
     assert found[ScriptMeasured].steps_per_second == pytest.approx(1.0)
     assert (found[EpochFinished].images, found[EpochFinished].steady_images) == (0, 0)
+    none = rank([1.0] * 6, samples=0)
+    none.rows = [[*row[:4], 0, *row[5:]] for row in none.rows]
+    empty = measured([none])[ScriptMeasured]
+    assert (empty.samples_per_step, empty.tokens_per_step, empty.samples_source) == (None, None, "")
     found = measured(logs, given=64)
     assert found[ScriptMeasured].samples_per_step == 64
     assert found[ScriptMeasured].samples_source == "given"
@@ -255,12 +261,14 @@ def test_ranks_with_unequal_numbers_of_steps_are_named() -> None:
 def test_too_few_steps_have_no_throughput(count: int, words: str) -> None:
     steps = steps_of([rank([1.0] * count)] if count else [RankLog()], 10)
     assert words in too_few(steps, 10, 0)
+    assert too_few(steps_of([rank([1.0] * 4)], 2), 2, 0) == ""
 
 
 def test_a_cut_line_of_a_rank_that_was_killed_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "rank"
     file.write_text('{"kind": "steps", "rows": [[1, null, 0, 8, null, false, 0]]}\n{"kind": "st')
     assert len(RankLog.read(file).rows) == 1
+    assert RankLog.read(tmp_path / "none") == RankLog(), "of a rank that never began"
 
 
 @pytest.mark.parametrize(
@@ -272,6 +280,9 @@ def test_a_cut_line_of_a_rank_that_was_killed_is_left_out(tmp_path: Path) -> Non
         ([20, 16, 16, 16], [16] * 4),  # ended inside a pass
         ([16, 16, 16, 9, 16, 16, 16, 9], [16, 16, 16, 9] * 2),
         ([8, 8, 16, 16, 16], [8, 8, 16, 16, 16]),  # the batch grows
+        ([8, 4, 8, 0, 4], [4, 4, 8, 4, 4]),  # one large batch is a batch
+        ([8, 4, 4, 0, 4, 8, 4, 0], [4] * 8),
+        ([8, 4, 0, 0, 4, 4], [4, 4, 4, 0, 4, 4]),  # an empty one is too
         ([8, None, 8], [8, None, 8]),
     ],
 )
@@ -341,6 +352,7 @@ def test_devices_have_an_energy_and_a_share_in_which_they_are_busy() -> None:
     assert (power.devices, power.hosts) == (["00000000000a"], ["000000000001"])
     assert (power.device_joules, power.device_busy) == ([6.0], [0.5])
     assert power.host_joules == [18.0]
+    assert measured([metered(log, 0, 9.0, device=10)])[EpochFinished].power.hosts == [""]
     log.power["at"] = log.rows[0][0]
     assert measured([log])[EpochFinished].power.host_joules == [None], "read at the first step"
 
@@ -411,13 +423,23 @@ def of_rank_0(step: int) -> int:
     return 10 * step
 
 
+EQUAL = "all ranks' parameters are equal to the bit"
+SAME_LOSSES = "losses equal those of one worker on the same global batch"
+
+
 def test_equal_ranks_with_the_losses_of_one_worker_pass() -> None:
     logs = checked({}, {})
     found, notes = judged(logs, alone(), alone())
     assert (found.passed, found.ranks_equal, found.error, notes) == (True, True, 0.0, [])
     assert (found.workers, found.steps) == (2, 2)
+    assert found.rule == f"after each of the first steps: {EQUAL} and {SAME_LOSSES}"
     logs[1].checks.pop()
     assert judged(logs, alone(first_samples=[21]))[0].steps == 1
+    unknown, _ = judged(checked({}, {}))
+    assert unknown.rule == f"after each of the first steps: {EQUAL}"
+    for log in logs:
+        log.checks = []
+    assert judged(logs, alone())[0] is None
 
 
 def test_a_rank_with_fewer_parameters_is_refused() -> None:
@@ -430,6 +452,7 @@ def test_a_rank_with_fewer_parameters_is_refused() -> None:
 def test_shards_with_the_losses_of_one_worker_pass() -> None:
     found, notes = judged(checked({"sharded": True}, {"sharded": True}), alone())
     assert (found.passed, found.error) == (True, 0.0)
+    assert found.rule == f"after each of the first steps: {SAME_LOSSES}"
     assert [note.partition(",")[0] for note in notes] == ["equality of parameters is not decidable"]
     wrong, _ = judged(checked({"sharded": True, "loss": 9.0}, {"sharded": True}), alone())
     assert (wrong.passed, wrong.ranks_equal) == (False, True)
@@ -499,6 +522,8 @@ def test_losses_on_an_unknown_number_of_samples_are_not_decidable() -> None:
 def test_shards_without_losses_are_not_decidable_at_all() -> None:
     shards = {"sharded": True, "loss": None}
     assert judged(checked(dict(shards), dict(shards)))[0] is None
+    same = shards | {"samples": of_rank_0}
+    assert not judged(checked(dict(same), dict(same)))[0].passed
 
 
 def test_the_same_random_numbers_in_dropout_are_allowed_and_named() -> None:
@@ -506,6 +531,9 @@ def test_the_same_random_numbers_in_dropout_are_allowed_and_named() -> None:
     found, notes = judged(checked(dict(same), dict(same)))
     assert found.passed
     assert "same random numbers" in notes[-1]
+    for others in ({"layers": ["Dropout"]}, {"random": "0", "layers": ["BatchNorm2d"]}):
+        _, notes = judged(checked(dict(others), dict(others)))
+        assert not any("same random numbers" in note for note in notes)
 
 
 @pytest.mark.parametrize(("given", "passes"), [(None, False), (16, False), (8, True)])
@@ -522,6 +550,15 @@ def test_two_of_four_ranks_with_the_same_samples_are_refused() -> None:
     assert "ranks 1, 3 train on the same samples" in found.message
 
 
+def test_ranks_that_read_no_samples_are_not_compared() -> None:
+    unread = {"samples": 0}
+    _, notes = judged(checked(dict(unread), dict(unread)))
+    assert notes[0].startswith("samples are not compared")
+    found, notes = judged(checked({}, dict(unread), dict(unread)))
+    assert found.passed
+    assert not any("samples are not compared" in note for note in notes)
+
+
 def test_samples_of_ranks_that_repeat_them_are_not_decidable() -> None:
     found, notes = judged(checked({"samples": 7}, {"samples": 7}))
     assert found.passed
@@ -535,6 +572,12 @@ def test_ranks_that_pass_over_the_whole_data_set_are_named(each: int | None, nam
     found, notes = judged(checked(dict(own), dict(own)), *references)
     assert found.passed
     assert any("whether samples are divided" in note for note in notes) == named
+    for logs, one in (
+        (checked(dict(own), dict(own)), None),
+        (checked(own | {"samples": of_rank_0}, own | {"samples": of_rank_0}), 1000),  # wrong anyway
+    ):
+        _, notes = judged(logs, alone(pass_samples=one))
+        assert not any("whether samples are divided" in note for note in notes)
 
 
 @pytest.mark.parametrize(("warmup", "advice"), [(0, False), (1, False), (2, True)])

@@ -37,7 +37,7 @@ def test_a_throughput_far_below_earlier_ones_is_wrong(value: float, ok: bool) ->
 
 def test_a_first_check_is_only_kept_unless_a_figure_is_expected() -> None:
     (first,) = judge(check(5.0), [], [], 0.1, None)
-    assert (first.ok, first.reference) == (True, None)
+    assert (first.ok, first.reference, first.source) == (True, None, "the first check")
     (found,) = judge(check(5.0), [], [], 0.1, 980.0)
     assert (found.ok, found.reference) == (False, 980.0 * 8)
 

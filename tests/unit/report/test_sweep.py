@@ -199,6 +199,15 @@ def test_parallel_coordinates_hold_every_trial_and_axis(asha):
     )
 
 
+def test_parallel_coordinates_have_whole_names_where_there_is_room(tmp_path):
+    names = [f"deepspeed(zero_stage={stage}, bucket_mb=50)" for stage in (1, 2)]
+    blocks = [{"name": "deepspeed", "zero_stage": stage, "bucket_mb": 50} for stage in (1, 2)]
+    space = {"optimizer.lr": SPACE["optimizer.lr"], "strategy": {"choice": blocks}}
+    plot = parallel(study(write_sweep(tmp_path, space=space)))
+    svg = vl_convert.vegalite_to_svg(plot.spec(1400))
+    assert all(f">{name}<" in svg for name in names)
+
+
 def test_two_trials_that_have_begun_are_enough_for_parallel_coordinates(tmp_path):
     begun = study(write_sweep(tmp_path, 3, scheduler="none", missing=[2]))
     assert parallel(begun).description.startswith("2 trials ")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from pydantic import ValidationError
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.spec import ExperimentSpec, load_spec, parse_document, suggest
 from raysuite.spec.checking import dotted_keys
+from raysuite.spec.data_set import DataOptions
 
 BASE = """\
 name: a
@@ -153,6 +157,71 @@ def test_blocks_that_contradict_themselves(block: str, words: str) -> None:
     (found,) = mistakes(block, base=base)
     assert words in found.message
     assert found.line == 4
+
+
+IMAGES = {"name": "image_folder", "path": "p", "image_size": 8}
+TOKENS = {"name": "tokens", "path": "p", "sequence": 4, "classes": 9}
+OF_IMAGES = {"image_size": 8, "channels": 1, "augment": "none", "mean": [0.1], "std": [0.1]}
+
+
+@pytest.mark.parametrize(
+    ("data", "wrong"),
+    [
+        (IMAGES | {"classes": 3}, ["`classes` is known from the files of image_folder"]),
+        (IMAGES | {"root": "r"}, ["`root` is for mnist"]),
+        (IMAGES | {"options": {"a": 1}}, ["`options` is only for"]),
+        (IMAGES | {"sequence": 4}, ["`sequence` is for tokens"]),
+        (IMAGES | {"mean": [0.1]}, ["give `mean` and `std` together"]),
+        (IMAGES | {"std": [0.1]}, ["give `mean` and `std` together"]),
+        (IMAGES | {"mean": [0.1], "std": [0.1, 0.2]}, ["give `mean` and `std` together"]),
+        (IMAGES | {"mean": [0.1, 0.2, 0.3], "std": [0.1, 0.2, 0.3]}, []),
+        (
+            {"name": "tfrecord"},
+            ["tfrecord needs `path`", "needs `image_size`", "needs `classes`"],
+        ),
+        (IMAGES | {"name": "tfrecord", "classes": 3, "format": "tfrecord"}, []),
+        ({"name": "text"}, ["text needs `path`", "text needs `sequence`"]),
+        ({"name": "tokens"}, ["needs `path`", "needs `sequence`", "needs `classes`"]),
+        (TOKENS | OF_IMAGES, [f"`{key}` is for images" for key in OF_IMAGES]),
+        (TOKENS | {"transform": "a:b"}, ["`transform` is for images, and tokens has tokens"]),
+        (TOKENS, []),
+        ({"name": "text", "path": "p", "sequence": 4, "classes": 3}, ["`classes` is known"]),
+        ({"name": "python_topics"}, ["needs `sequence`"]),
+        ({"name": "python_topics", "sequence": 4, "path": "p"}, ["is a part of Python"]),
+        ({"name": "digits", "path": "p", "root": "r"}, ["raysuite's cache", "`root` is for"]),
+        ({"name": "digits", "format": "idx"}, ["valid: folder or tfrecord"]),
+        ({"name": "mnist", "root": "r"}, []),
+        ({"name": "mnist", "root": "r", "path": "p"}, ["`root` is for"]),
+        ({"name": "mnist", "format": "pickle"}, ["valid: idx or folder or tfrecord"]),
+        ({"name": "a:b", "classes": 3, "options": {"a": 1}}, []),
+        ({"name": "a:b", "path": "p"}, ["give yours in `options`"]),
+        ({"name": "a:b", "format": "idx"}, ["valid: none"]),
+    ],
+)
+def test_keys_of_a_data_set_belong_together(data: dict[str, Any], wrong: list[str]) -> None:
+    try:
+        DataOptions.model_validate(data)
+        found = []
+    except ValidationError as error:
+        [only] = error.errors()
+        found = only["msg"].split("; ")
+    hints = ("leave it out", "valid: ", "give yours", "digits is", "python_topics is")
+    told = [word for word in found if not word.startswith(hints)]
+    assert len(told) == len(wrong), found
+    assert all(word in "; ".join(found) for word in wrong), found
+
+
+def test_a_set_has_its_usual_format_unless_another_is_given() -> None:
+    for data, form in (
+        (TOKENS, "tokens"),
+        (IMAGES, "folder"),
+        ({"name": "cifar10"}, "binary"),
+        ({"name": "cifar10", "format": "pickle"}, "pickle"),
+        ({"name": "imagenet"}, "folder"),
+        ({"name": "digits"}, "folder"),
+        ({"name": "a:b"}, None),
+    ):
+        assert DataOptions.model_validate(data).form == form
 
 
 def test_a_model_of_your_own_is_an_import_path() -> None:

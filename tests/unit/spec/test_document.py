@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,12 +55,36 @@ def test_overrides_are_yaml_and_stand_on_the_command_line(file: Path) -> None:
     assert document.place(("training", "epochs")) == (COMMAND_LINE, None)
     assert document.place(("optimizer",)) == (COMMAND_LINE, None)
     assert document.place(("training", "global_batch")) == (str(file), 5)
+    document = read_document(file, ["matrix.loader=[none]", "matrix.seed=[1]"])
+    assert document.place(("matrix", "loader", 1, "threads")) == (COMMAND_LINE, None)
+    assert document.place(("matrix", "seed", 0)) == (COMMAND_LINE, None)
+    assert document.place(("matrix", "resources.workers", 1)) == (str(file), 7)
 
 
 def test_an_override_ends_the_sweep_of_its_key(file: Path) -> None:
     document = read_document(file, ["resources.workers=4"])
     assert list(document.data["matrix"]) == ["loader"]
     assert document.data["resources"] == {"workers": 4}
+
+
+def test_sweeps_that_the_command_line_ended_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("name: a\nmatrix:\n  seed, loader: [[1, a], [2, a], [3, b]]\n  scale: 3\n")
+    document = read_document(path, ["loader=b", "seed=1", "scale=4", "epochs=2"])
+    assert document.ended == [("loader", 3), ("seed", 3)]
+    assert (document.data["matrix"], document.data["seed"]) == ({}, 1)
+    assert document.overrides == {"loader": "b", "seed": 1, "scale": 4, "epochs": 2}
+
+
+def test_rows_that_are_equal_without_an_ended_key_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    rows = "[[1, a, x], [2, a, y], [3, b, y], [1, c, x], [4, a, x]]"
+    path.write_text(f"name: a\nmatrix:\n  'seed, loader, model': {rows}\n")
+    document = read_document(path, ["loader=b", "matrix.model=[z]"])
+    assert document.data["matrix"] == {"seed": [1, 2, 3, 4], "model": ["z"]}
+    document = read_document(path, ["seed=1"])
+    pairs = [["a", "x"], ["a", "y"], ["b", "y"], ["c", "x"]]
+    assert document.data["matrix"] == {"loader, model": pairs}
 
 
 def test_an_override_can_set_a_sweep(file: Path) -> None:
@@ -73,6 +98,16 @@ def test_an_override_beside_a_broken_matrix_does_not_crash(tmp_path: Path, matri
     path = tmp_path / "spec.yaml"
     path.write_text(f"name: a\nmatrix: {matrix}\n", "utf-8")
     assert read_document(path, ["seed=1"]).data["seed"] == 1
+
+
+@pytest.mark.parametrize("search", ["[seed]", "3", "{space: 3}"])
+def test_an_override_beside_a_broken_search_does_not_crash(tmp_path: Path, search: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"name: a\nsearch: {search}\n", "utf-8")
+    found = read_document(path, ["seed=1"])
+    assert found.data == {"name": "a", "search": yaml.safe_load(search), "seed": 1}
+    found = read_document(path, ["search.space.seed={choice: [1]}"])
+    assert found.data["search"] == {"space": {"seed": {"choice": [1]}}}
 
 
 def test_an_override_of_a_key_in_a_block_written_short(file: Path) -> None:
@@ -102,6 +137,7 @@ def test_all_bad_overrides_at_once(file: Path) -> None:
         ("", "got nothing", None),
         ("- 1", "got list", None),
         ("name: a\nseed: 1\nname: b", "first in line 1", 3),
+        ("a:\n- {b: 1}\n- b: 2\n  b: 3", r"a\.1\.b: is given twice, first in line 3", 4),
     ],
 )
 def test_what_is_no_spec(text: str, words: str, line: int | None) -> None:

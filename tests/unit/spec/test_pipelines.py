@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from raysuite.spec.schedules import Schedule
 from raysuite.spec.strategies import PipelineOptions
 
 
@@ -14,6 +15,10 @@ from raysuite.spec.strategies import PipelineOptions
     ("given", "told"),
     [
         ({"stages": 3, "partition": [1, 2]}, "3 numbers"),
+        ({"stages": 2, "partition": [3, 0]}, "of at least 1"),
+        ({"schedule": "interleaved_1f1b", "stages": 2, "chunks": 2}, "2 or more workers"),
+        ({"schedule": "pipedream", "replicas": [2, 0]}, "2 numbers"),
+        ({"schedule": "pipedream", "replicas": []}, "2 numbers"),
         ({"schedule": "interleaved_1f1b", "stages": 4}, "2 or more chunks"),
         ({"schedule": "interleaved_1f1b", "stages": 5, "chunks": 2}, "multiple of chunks"),
         ({"schedule": "interleaved_1f1b", "stages": 6, "chunks": 2}, "give 3"),
@@ -63,3 +68,17 @@ def test_micro_batches_that_are_found_by_trial() -> None:
     double = options(schedule="pipedream_2bw", stages=3, replicas=[2, 1, 1])
     assert double.own_accumulation == 4
     assert [n for n in range(1, 9) if double.accumulates(n)] == [4, 6, 8]
+
+
+def test_the_schedule_of_one_copy() -> None:
+    def schedule(count: int | None, **given: Any) -> Schedule:
+        return PipelineOptions.model_validate(given).pipeline(count)
+
+    assert schedule(None) == Schedule("1f1b", 4, (1, 1))
+    assert schedule(8, schedule="gpipe", stages=3) == Schedule("gpipe", 8, (1, 1, 1))
+    several = {"schedule": "interleaved_1f1b", "stages": 4, "chunks": 2}
+    assert schedule(None, **several) == Schedule("interleaved_1f1b", 4, (1, 1), 2)
+    turns = {"schedule": "pipedream", "replicas": [3, 1]}
+    assert schedule(6, **turns) == Schedule("pipedream", 6, (3, 1))
+    assert PipelineOptions(schedule="pipedream_2bw", stages=4).own_accumulation == 4
+    assert PipelineOptions(partition=(1, 1)).partition == (1, 1)

@@ -102,6 +102,24 @@ def test_the_command_line_comes_after_the_scale(file: Path) -> None:
     assert found == {("constant", 0.0, 4)}
 
 
+def test_a_key_set_later_leaves_the_settings_of_the_scale_as_they_are(file: Path) -> None:
+    document = read_document(file, ["matrix.seed=[3]"], "one")
+    matrix = {"seed": [1, 2]}
+    assert document.scaled == {"description": "alone", "matrix": matrix, "name": "lonely"}
+    assert (document.data["scales"]["one"]["matrix"], document.data["matrix"]) == (
+        matrix,
+        {"seed": [3]},
+    )
+    assert document.settings == document.scaled | {"matrix.seed": [3]}
+
+
+def test_lines_of_the_full_form_are_dropped_where_a_scale_sets_the_key(file: Path) -> None:
+    document = read_document(file, scale="one")
+    assert document.place(("matrix", "seed", 1)) == (str(file), 19)
+    assert document.place(("matrix", "schedule")) == (str(file), 19)
+    assert document.place(("training", "epochs")) == (str(file), 4)
+
+
 def test_a_scale_that_is_not_there(file: Path) -> None:
     (found,) = mistakes(file, scale="huge")
     assert found.startswith("12: scales: ")

@@ -128,3 +128,10 @@ def test_mistakes_in_a_script_are_those_of_a_spec(wrong: str, tmp_path: Path) ->
     file.touch()
     with pytest.raises(SpecError):
         plans(f"name: own\n{wrong.replace('FILE', str(file))}")
+
+
+def test_all_blocks_that_a_script_replaces_are_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    blocks = "model: resnet20\nstrategy: ddp\nschedule: constant"
+    with pytest.raises(SpecError, match="a script has its own model, strategy, schedule;"):
+        plans(f"name: own\nscript: {{command: [{tmp_path}/train.py]}}\n{blocks}")

@@ -220,6 +220,7 @@ def test_conditions_in_a_circle() -> None:
         ("  goal: speed\n", "search.goal", "got 'speed'"),
         ("  deadline_s: 0\n", "search.deadline_s", "greater than 0"),
         ("  trails: 3\n", "search.trails", "'trials'"),
+        ("  goals: [throughput, time_to_target]\n", "search.goals", "got time_to_target; valid"),
         ("matrix: {seed: [0, 1]}\n", "matrix", "`grid`"),
         ("repeats: 2\n", "repeats", "each trial once"),
     ],
@@ -229,6 +230,36 @@ def test_what_does_not_go_together(text: str, key: str, words: str) -> None:
     told = [mistake for mistake in found if words in mistake.message]
     assert [mistake.key for mistake in told] == [key]
     assert told[0].line is not None
+
+
+@pytest.mark.parametrize(
+    ("task", "goal", "training", "space", "keys"),
+    [
+        ("regression", "time_to_target", "target: 0.1", "", []),
+        ("regression", "time_to_target", "target_accuracy: 0.1", "", ["search.goal"]),
+        ("{name: regression}", "accuracy", "", "", ["search.goal"]),
+        ("{options: {}}", "time_to_accuracy", "target: 0.1", "", ["search.goal"]),
+        ("", "time_to_accuracy", "target_accuracy: 0.9", "", []),
+        ("", "time_to_accuracy", "", "training.target_accuracy: {choice: [0.1]}", []),
+        ("", "", "", "task: {choice: [regression]}", ["search.space.task"]),
+        ("", "", "", "task.name: {choice: [regression]}", ["search.space.task.name"]),
+    ],
+)
+def test_goals_are_those_of_the_task(
+    task: str, goal: str, training: str, space: str, keys: list[str]
+) -> None:
+    text = SPACE + (f"    {space}\n" if space else "") + (f"  goal: {goal}\n" if goal else "")
+    own = BASE.replace("global_batch: 8", f"global_batch: 8, {training}") + text
+    own += f"task: {task}\n" if task else ""
+    if keys:
+        assert list(told(own)) == keys
+    else:
+        assert read_search(parse_document(own, "x.yaml")).wanted == (goal,)
+
+
+def test_the_goal_of_a_task_without_classes_is_its_metric() -> None:
+    found = read_search(document(SPACE + "task: regression\n"))
+    assert (found.goal, found.wanted) == ("metric", ("metric",))
 
 
 def test_a_billion_trials() -> None:
@@ -243,6 +274,8 @@ def test_a_grid_needs_lists_and_others_need_a_number() -> None:
     text = SPACE.replace("  trials: 4\n", "") + "  searcher: grid\n"
     (found,) = mistakes(text)
     assert "got loguniform" in found.message
+    grid = "search: {searcher: grid, space: {seed: {choice: [0]}, training.epochs: {grid: [1]}}}\n"
+    assert read_search(document(grid)).trials is None
     (found,) = mistakes(SPACE.replace("  trials: 4\n", ""))
     assert (found.key, "give `trials`" in found.message) == ("search.trials", True)
     (found,) = mistakes(
@@ -301,6 +334,17 @@ class TestKeysThatAreSet:
         held = read_search(self.read(tmp_path, "strategy=deepspeed"))
         assert held.space["strategy.zero_stage"].when == {}
         assert set(read_search(self.read(tmp_path, "strategy=ddp")).space) == {"optimizer.lr"}
+
+    def test_other_conditions_stay(self, tmp_path: Path) -> None:
+        both = "{strategy: deepspeed, seed: 0}}\n    seed: {choice: [0, 1]}"
+        file = tmp_path / "x.yaml"
+        file.write_text(BASE + SPACE.replace("{strategy: deepspeed}}", both), "utf-8")
+        space = read_search(read_document(file, ["strategy=deepspeed"])).space
+        assert space["strategy.zero_stage"].when == {"seed": 0}
+        assert set(read_search(read_document(file, ["seed=1"])).space) == {
+            "optimizer.lr",
+            "strategy",
+        }
 
     def test_the_space_itself_is_set(self, tmp_path: Path) -> None:
         given = ("search.space.seed={choice: [0, 1]}", "search.space.optimizer.lr=null")
@@ -398,6 +442,7 @@ def test_each_key_that_may_not_change_is_told_with_those_that_may() -> None:
         ("  trials: 4\n", "  trials: 4\n  searcher: optuna\n", "search.searcher", "not optuna"),
         ("global_batch: 8", "batch_per_worker: auto", "training.batch_per_worker", "the same st"),
         ("batch: 8", "batch: 8, accumulate: auto", "training.accumulate", "the same steps"),
+        ("batch: 8", "batch: 8, accumulate: {auto: fastest}", "training.accumulate", "same steps"),
         ("    optimizer.lr: {loguniform: [0.01, 1.0]}\n", "", "search.space", "may change"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.errors import Mistake, SpecError, UserError
-from raysuite.spec.site import LocalSite, SlurmSite, read_site
+from raysuite.spec.site import HostsSite, LocalSite, SlurmSite, read_site
 from raysuite.spec.site_values import expand, node_range, secret_like, slurm_seconds
 
 
@@ -152,11 +152,124 @@ def test_what_is_no_time(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("account", "a", "-A b"),
+        ("account", "a", "--account=b"),
+        ("qos", "a", "-q b"),
+        ("constraint", "a", "-C b"),
+        ("reservation", "a", "--reservation=b"),
+        ("time", "9", "-t 3"),
+        ("memory_per_node", "4G", "--mem=1G"),
+        ("memory_per_node", "4G", "--mem-per-cpu=1G"),
+        ("gpus_per_node", 1, "-G 2"),
+        ("gpus_per_node", 1, "--gpus-per-task=2"),
+        ("exclusive", True, "--exclusive=user"),
+    ],
+)
+def test_a_key_and_an_option_with_its_meaning_are_not_both_given(
+    key: str, value: object, line: str
+) -> None:
+    lines = {"sbatch_lines": ["#SBATCH --mail-type=END", f"#SBATCH {line}"]}
+    assert SlurmSite.model_validate(lines).sbatch_lines == tuple(lines["sbatch_lines"])
+    with pytest.raises(ValueError, match=f"sets -.*, and {key} is {value}; give one"):
+        SlurmSite.model_validate({key: value, **lines})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("-J", "--nodes", "-n", "--ntasks-per-node", "-c", "-o", "--error", "--open-mode", "-k"),
+        *("--signal", "--requeue", "--no-requeue", "--export", "--chdir", "-D", "--array"),
+        *("--parsable", "-W", "--get-user-env", "--hold", "-H"),
+    ],
+)
+def test_options_of_sbatch_on_which_the_start_of_a_cluster_depends(option: str) -> None:
+    for line in (f"#SBATCH {option}", f"#SBATCH --mail-type=END {option} x"):
+        with pytest.raises(ValueError, match=f"sets {option}, which raysuite sets itself"):
+            SlurmSite(sbatch_lines=(line,))
+
+
+def test_options_of_srun_alone_are_those_of_srun() -> None:
+    assert SlurmSite(srun_lines=("--signal=USR1", "--mpi=pmix")).srun_lines[1] == "--mpi=pmix"
+    for line in ("--input=none", "--label", "--container-image=x", "--kill-on-bad-exit=0"):
+        with pytest.raises(ValueError, match="which raysuite sets itself"):
+            SlurmSite(srun_lines=("--mpi=pmix", line))
+
+
+@pytest.mark.parametrize("kind", [SlurmSite, HostsSite])
+def test_the_warning_comes_after_the_start(kind: type[SlurmSite | HostsSite]) -> None:
+    assert kind(time="1:01", warn_seconds=60).time == "1:01"
+    assert kind(warn_seconds=65535).time is None
+    with pytest.raises(ValueError, match="time is 1:00 and warn_seconds is 60"):
+        kind(time="1:00", warn_seconds=60)
+
+
+def test_gpus_that_a_key_asks_for() -> None:
+    for site, gpus in (
+        (LocalSite(), False),
+        (LocalSite(gpus=0), False),
+        (LocalSite(gpus=2), True),
+        (HostsSite(), False),
+        (HostsSite(gpus_per_node=0), False),
+        (HostsSite(gpus_per_node=4), True),
+        (SlurmSite(), False),
+        (SlurmSite(gpus_per_node=1), True),
+    ):
+        assert site.has_gpus == gpus, site
+
+
+@pytest.mark.parametrize(
+    ("launcher", "valid"),
+    [
+        ("flux", True),
+        ("fluxx", False),
+        (("on", "{host}", "{command}"), True),
+        (("on", "{index}", "sh -c {line}"), True),
+        (("on", "n{host}", "exec {line}"), True),
+        (("on", "{host}"), False),
+        (("on", "{host}", "x{command}"), False),
+        (("on", "{command}"), False),
+        (("on", "{line}"), False),
+        (("on", "{host}", "{command}", "{line}"), False),
+    ],
+)
+def test_a_launcher_starts_one_command_on_one_host(launcher: str, valid: bool) -> None:
+    if valid:
+        words = HostsSite(launcher=launcher).launcher_words
+        assert words[0] in ("flux", "on")
+        assert (words == launcher) == (launcher != "flux")
+    else:
+        with pytest.raises(ValueError, match="got "):
+            HostsSite(launcher=launcher)
+
+
+def test_an_image_is_a_sif_for_apptainer_alone() -> None:
+    assert SlurmSite().is_sif
+    assert not SlurmSite(engine="shifter").is_sif
+    own = SlurmSite(launch=("run", "{image}", "{command}"), image="x:1", scratch="/scratch")
+    assert (own.is_sif, own.image) == (False, "x:1")
+    with pytest.raises(ValueError, match="without \\$"):
+        SlurmSite(launch=("run", "{image}", "{command}"), image="x:1", scratch="$TMPDIR")
+    assert SlurmSite(image="/a.sif", scratch="$TMPDIR").is_sif
+    assert SlurmSite(engine="shifter", scratch="$TMPDIR").image is None
+    binds = SlurmSite(engine="srun_environment", launch=("run", "{command}"), binds=("/a",))
+    assert binds.binds == ("/a",)
+
+
+def test_a_range_of_one_number_is_that_number() -> None:
+    assert SlurmSite(nodes="3-3").nodes == 3
+    assert SlurmSite(nodes="2-3").nodes == "2-3"
+
+
+@pytest.mark.parametrize(
     ("line", "gpus"),
     [
         ("--gres=gpu:a100:4", True),
         ("--gpus-per-node=4", True),
         ("-G 4", True),
+        ("--tres-per-task=cpu:2,gres/gpu:1", True),
+        ("--gres nvme:1,gpu:2", True),
         ("--gres=nvme:1", False),
         ("--mail-type=END", False),
     ],

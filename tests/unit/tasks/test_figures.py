@@ -39,8 +39,9 @@ from raysuite.spec.search import SearchOptions
 from raysuite.track.entries import run_points
 from raysuite.track.upload import sweep_points, trials_view
 from raysuite.train.evaluation import evaluate_task
+from raysuite.train.served import example
 from raysuite.train.stop_together import Prune
-from tests.task_sets import BATCH, VAL, spec_of
+from tests.task_sets import BATCH, VAL, numbers, spec_of
 from tests.unit.tasks.conftest import plan_of, run
 
 CODE = re.compile(r"<(script|style).*?</\1>", re.DOTALL)
@@ -295,3 +296,9 @@ def test_no_figure_depends_on_the_unknown_number_of_tokens_in_a_sample(tmp_path:
         time=0, epoch=1, step=1, steps=4, images=12, images_per_second=1.0, loss=None
     )
     assert f"{last.images / last.seconds:,.0f} tokens/s" in facts(state)
+
+
+def test_an_example_is_the_first_inputs_of_the_validation(tmp_path: Path) -> None:
+    samples = numbers("val")
+    expected = torch.stack([samples[place][0] for place in (0, 1)])
+    assert torch.equal(torch.from_numpy(example(plan_of("regression", tmp_path))), expected)

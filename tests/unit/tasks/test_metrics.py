@@ -15,9 +15,10 @@ from torch import Tensor
 
 from raysuite.errors import UserError
 from raysuite.spec.datasets import DatasetFacts
-from raysuite.tasks import Task
-from raysuite.tasks.base import Total
-from raysuite.tasks.classification import Classification
+from raysuite.spec.tasks import TaskOptions
+from raysuite.tasks import Metric, Task, make_task
+from raysuite.tasks.base import Total, samples_in, sums_of, values_of
+from raysuite.tasks.classification import MOST_CLASSES, Classification
 from raysuite.tasks.language_model import LanguageModel
 from raysuite.tasks.multi_label import THRESHOLDS, MultiLabel
 from raysuite.tasks.regression import Regression
@@ -113,7 +114,134 @@ def test_language_model(draw: torch.Generator) -> None:
     assert found["next_token"] == pytest.approx(sklearn.accuracy_score(t, y.argmax(1)))
 
 
+@pytest.mark.parametrize(("classes", "names"), [(5, ["accuracy"]), (6, ["accuracy", "top5"])])
+def test_top5_is_of_more_than_five_classes(classes: int, names: list[str]) -> None:
+    task = Classification(replace(FACTS, classes=classes))
+    assert [each.name for each in task.metrics] == names
+
+
+def test_classes_are_counted_by_their_true_and_their_predicted_class() -> None:
+    task = Classification(replace(FACTS, classes=3))
+    tally = task.tally(torch.device("cpu"))
+    assert tally is not None
+    for targets, found in (([0, 0, 2], [1, 1, 2]), ([1, 2], [0, 1])):
+        task.count(tally, torch.eye(3)[found], torch.tensor(targets))
+    assert tally.tolist() == [[0, 2, 0], [1, 0, 0], [0, 1, 1]]
+    for classes in (MOST_CLASSES, MOST_CLASSES + 1):
+        made = Classification(replace(FACTS, classes=classes)).tally(torch.device("meta"))
+        assert (made is None) == (classes > MOST_CLASSES)
+
+
+def test_a_metric_has_a_value_where_its_divisor_is_0_and_where_its_power_is_infinite() -> None:
+    total = Total(1000.0, 1.0, 3)
+    r2, f1, perplexity = (
+        task.metrics[place]
+        for task, place in ((Regression, 2), (MultiLabel, 1), (LanguageModel, 0))
+    )
+    assert r2.value([1.0, 6.0, 12.0, 3.0], total) == 0.0  # targets of 2, 2 and 2
+    assert f1.value([0.0, 0.0], total) == 0.0
+    assert perplexity.value([], total) == pytest.approx(np.exp(700.0))
+    precision = MultiLabel.metrics[0]
+    assert precision.sums is not None
+    assert precision.value(precision.sums(torch.ones(2, 1), torch.zeros(2, 1)).tolist(), total) == 0
+
+
+@pytest.mark.parametrize(("name", "loss"), [("mse", 10.0), ("mae", 3.0), ("huber", 2.5)])
+def test_the_loss_of_a_regression_is_the_one_chosen_summed_over_samples(
+    name: str, loss: float
+) -> None:
+    """Of errors 0 and 2, and 4 and 0: squares 2 + 8, sizes 1 + 2, Huber's 0.75 + 1.75."""
+    task, output = Regression(FACTS, name), torch.tensor([[0.0, 2.0], [4.0, 0.0]])
+    assert task.loss(output, torch.zeros(2, 2, dtype=torch.float64)).item() == loss
+    assert task.loss(output[:0], output[:0]).item() == 0
+
+
+def test_sums_go_to_the_metrics_that_have_sums() -> None:
+    class Three(Classification):
+        def __init__(self, facts: DatasetFacts) -> None:
+            first, second = (
+                Metric("", "", "", lambda s, t: s[0], s) for s in (first_of, second_of)
+            )
+            plain = Metric("loss", "", "", lambda sums, total: total.loss + len(sums))
+            self.metrics = tuple(
+                replace(each, name=name)
+                for each, name in ((first, "a"), (plain, "b"), (second, "c"))
+            )
+
+    def first_of(output: Tensor, targets: Tensor) -> Tensor:
+        return output[:1]
+
+    def second_of(output: Tensor, targets: Tensor) -> Tensor:
+        return output[1:]
+
+    task = Three(FACTS)
+    sums = sums_of(task, torch.tensor([3, 5]), torch.zeros(1))
+    assert [each.dtype for each in sums] == [torch.float64] * 2
+    assert values_of(task, sums, Total(0.5, 1.0, 1)) == {"a": 3.0, "b": 0.5, "c": 5.0}
+
+
+def test_samples_are_counted_in_the_first_tensor() -> None:
+    first, second = torch.zeros(3, 2), torch.zeros(5)
+    for value in (first, (first, second), {"x": [first], "y": second}):
+        assert samples_in(value) == 3
+
+
+class Odd(Classification):
+    def __init__(self, facts: DatasetFacts, **options: Any) -> None:
+        raise {"user": UserError("its own"), "other": KeyError("depth")}[options["error"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("Odd", {"error": "user"}, "^its own$"),
+        ("Odd", {"error": "other"}, "error='other', it raised KeyError: 'depth'"),
+        ("FACTS", {}, "it should be a class derived from"),
+        ("Metric", {}, "it should be a class derived from"),
+    ],
+)
+def test_a_task_that_cannot_be_made_is_refused(
+    name: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        make_task(TaskOptions(name=f"{__name__}:{name}", options=options), FACTS)
+
+
 LOGITS = torch.zeros(2, 3, 7)
+MASKS, TAGS = torch.full((2, 3, 3), 6), torch.tensor([[0.0, 0.5], [1.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "targets", "message"),
+    [
+        (Classification, torch.zeros(2, 7), torch.zeros(2), ""),
+        (Classification, {"x": torch.zeros(2, 7)}, torch.zeros(2), "a dict with 'x'"),
+        (Classification, [torch.zeros(2, 7)] * 3, torch.zeros(2), "a list of 3"),
+        (Classification, torch.zeros(2, 6), torch.zeros(2), "as many outputs as"),
+        (Classification, torch.zeros(1, 7), torch.zeros(2), "keep the first dimension"),
+        (Classification, torch.zeros(2, 7, 1), torch.zeros(2), "keep the first dimension"),
+        (Classification, torch.zeros(2, 7).long(), torch.zeros(2), "torch.int64"),
+        (Segmentation, torch.zeros(2, 7, 3, 3), MASKS, ""),
+        (Segmentation, torch.zeros(2, 7, 3, 3), torch.full_like(MASKS, 255), ""),
+        (Segmentation, torch.zeros(2, 6, 3, 3), MASKS, "targets hold 6"),
+        (Segmentation, [torch.zeros(2, 7, 3, 3)], MASKS, "a list"),
+        (Segmentation, torch.zeros(2, 7, 3), MASKS, "shape"),
+        (Segmentation, torch.zeros(1, 7, 3, 3), MASKS, "shape"),
+        (Segmentation, torch.zeros(2, 7, 3, 4), MASKS, "shape"),
+        (MultiLabel, torch.zeros(2, 2), TAGS, ""),
+        (MultiLabel, torch.zeros(2, 2), -TAGS, "hold -0.5"),
+        (MultiLabel, torch.zeros(2, 2), 2 * TAGS, "hold 2"),
+        (Regression, torch.zeros(2, 2), 2 * TAGS, ""),
+        (Regression, torch.zeros(2, 1), TAGS, "shape"),
+        (Regression, torch.zeros(2, 2).long(), TAGS, "torch.int64"),
+        (Regression, (torch.zeros(2, 2),), TAGS, "a tuple"),
+    ],
+)
+def test_an_output_fits_its_task_and_targets(
+    kind: type[Task], output: Any, targets: Tensor, message: str
+) -> None:
+    with pytest.raises(UserError, match=message) if message else nullcontext():
+        kind(FACTS).check(output, targets)
 
 
 @pytest.mark.parametrize(

@@ -56,3 +56,6 @@ def test_digest_follows_names_and_contents(tmp_path):
     assert digest(one) != digest(two)
     two.write_text("x")
     assert digest(one) != digest(two) != empty
+    before = digest(two)
+    two.write_text("y")
+    assert digest(two) != before

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raysuite.records.system import GpuSample, SystemSample, system_file
+from raysuite.records.system import (
+    GpuSample,
+    SystemSample,
+    read_samples,
+    system_file,
+    system_files,
+)
 from raysuite.track.upload import system_points
 
 GPU = GpuSample(
@@ -59,3 +65,12 @@ def test_several_hosts_are_told_apart(tmp_path: Path) -> None:
 
 def test_none(tmp_path: Path) -> None:
     assert list(system_points(tmp_path)) == []
+
+
+def test_a_hosts_name_is_that_of_a_file(tmp_path: Path) -> None:
+    write(tmp_path, "n-1.a_b/c d", samples=2)
+    (tmp_path / "journal.jsonl").touch()
+    [(host, file)] = system_files(tmp_path).items()
+    assert (host, file) == ("n-1.a_b_c_d", tmp_path / "system-n-1.a_b_c_d.jsonl")
+    file.write_text(file.read_text("utf-8").replace("{", "", 1), "utf-8")
+    assert list(read_samples(file)) == [SAMPLE], "the other line is damaged"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -139,6 +141,24 @@ def test_a_host_is_not_driven_out_of_memory(fixed: int, each: int, known: int, l
         assert "not tried" in refused.message
 
 
+def test_memory_is_foreseen_from_the_largest_size_and_one_of_half_of_it() -> None:
+    """180 bytes at 16 and 100 at 8 are 10 for each sample: 340 at 32. Neither 12, which is too near
+    to 16, nor what did not fit, was not measured or ran in full steps counts."""
+    size, peaks, limit = 32, {8: 100, 12: 110, 16: 180}, 340
+    others = [
+        BatchTried(stage="together", micro_batch=20, fits=True, peak_bytes=[999] * 2),
+        BatchTried(stage="alone", micro_batch=24, fits=False, peak_bytes=[999] * 2),
+        BatchTried(stage="alone", micro_batch=28, fits=True),
+    ]
+    assert too_much([*others, *fitted(peaks, limit)], size) is None
+    refused = too_much([*fitted(peaks, limit - 1), *others], size)
+    assert refused is not None
+    assert (refused.stage, refused.micro_batch, refused.fits) == ("alone", size, False)
+    assert refused.message == "not tried: it would take about 340 B of 339 B"
+    for limit, fits in ((90, True), (89, False)):  # more samples free no memory
+        assert (too_much(fitted({8: 100, 16: 90}, limit), size) is None) == fits
+
+
 def test_nothing_is_foreseen_before_anything_was_tried() -> None:
     assert too_much([], 64) is None
 
@@ -172,3 +192,104 @@ def test_a_size_is_tried_alone_with_its_backward_pass(monkeypatch: pytest.Monkey
     found = batch_search._Ranks(plan, ALONE, Single(), NoComm()).alone(3)
     assert (found.stage, found.micro_batch, found.fits) == ("alone", 3, True)
     assert all(each.grad is not None and each.grad.any() for each in made[0].parameters())
+
+
+def ranks_of(size: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(batch_search, "available_bytes", lambda device: 1000)
+    plan = wish({"batch_per_worker": {"auto": "largest", "memory_share": 0.1}})
+    return batch_search._Ranks(plan, World(0, size, 0, torch.device("cpu")), Single(), NoComm())
+
+
+@pytest.mark.parametrize(
+    ("others", "fits", "message"),
+    [
+        ([[1, 100, 100]], True, ""),
+        ([[1, 150, 100], [1, 101, 100]], False, "ranks 1, 2 took 150 B, of 100 B"),
+        ([[1, 150, 100], [0, 0, 100]], False, "out of memory on rank 2"),
+    ],
+)
+def test_a_size_fits_if_every_rank_stays_within_its_limit(
+    others: list[list[float]], fits: bool, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This one takes 70 bytes more than at first."""
+
+    class Gathered(NoComm):
+        def all_gather(self, value: Tensor) -> Tensor:
+            return torch.tensor([value.tolist(), *others], dtype=torch.float64)
+
+    ranks = ranks_of(1, monkeypatch)
+    ranks._comm = Gathered()
+    memory = SimpleNamespace(process_bytes=lambda: ranks._held + 70)
+    assert ranks._agreed("together", 4, True, memory, 3.0) == BatchTried(
+        stage="together",
+        micro_batch=4,
+        fits=fits,
+        peak_bytes=[70, *(int(each[1]) for each in others)],
+        limit_bytes=[100] * (1 + len(others)),
+        images_per_second=3.0,
+        message=message,
+    )
+
+
+def test_a_rank_without_memory_in_full_steps_ends_unless_it_is_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others may wait for it. Other errors are those of the run."""
+
+    def raises(error: Exception) -> Any:
+        def fails(*_: object) -> None:
+            raise error
+
+        return fails
+
+    for size in (1, 2):
+        ranks = ranks_of(size, monkeypatch)
+        ranks._pass = ranks._steps = raises(torch.OutOfMemoryError("CUDA out of memory"))
+        assert not ranks.alone(4).fits
+        if size == 1:
+            assert not ranks.together(4).fits
+        else:
+            with pytest.raises(MemoryError):
+                ranks.together(4)
+        ranks._pass = ranks._steps = raises(ValueError("its own"))
+        for tried in (ranks.alone, ranks.together):
+            with pytest.raises(ValueError, match="its own"):
+                tried(4)
+
+
+def test_a_size_that_will_not_fit_into_a_host_is_recorded_and_not_tried(tmp_path: Path) -> None:
+    plan, file = wish({"batch_per_worker": "auto"}), TriedFile(tmp_path / "tried")
+    for size in (2, 4):
+        file.begin("alone", size)
+        each = BatchTried(
+            stage="alone", micro_batch=size, fits=True, peak_bytes=[100 * size], limit_bytes=[700]
+        )
+        file.end(each)
+    on_gpu = World(0, 1, 0, torch.device("cuda"))
+    assert batch_search._next(plan, on_gpu, file) == ("alone", 8)
+    assert len(file.read()) == 2
+    assert batch_search._next(plan, ALONE, file) == ("together", 4)
+    assert [(each.micro_batch, each.fits) for each in file.read()] == [
+        *((2, True), (4, True), (8, False))
+    ]
+
+
+def test_rank_0_alone_chooses_the_next_trial_unless_it_is_stopped(tmp_path: Path) -> None:
+    class Other(NoComm):
+        """The other rank sends `sent`."""
+
+        def __init__(self, *sent: int) -> None:
+            self.sent = torch.tensor(sent, dtype=torch.float64)
+
+        def all_reduce(self, value: Tensor, reduction: object) -> Tensor:
+            return torch.maximum(value, self.sent)
+
+    plan, file = wish({"batch_per_worker": "auto"}), TriedFile(tmp_path / "tried")
+    second = World(1, 2, 1, torch.device("cpu"))
+    for sent, found in (((2, 8), ("together", 8)), ((1, 4), ("alone", 4)), ((0, 0), None)):
+        comm = Other(*sent)
+        assert batch_search._next_of_all(plan, second, comm, file, lambda: False) == found
+    assert batch_search._next_of_all(plan, ALONE, NoComm(), file, lambda: True) is None
+    assert file.read() == []
+    assert batch_search._next_of_all(plan, ALONE, NoComm(), file, lambda: False) == ("alone", 2)
+    assert [each.micro_batch for each in file.read()] == [2]

@@ -76,6 +76,38 @@ def test_one_of_epochs_that_the_journal_lacks_is_not_taken(tmp_path: Path) -> No
     assert str(tmp_path / "x") in why
 
 
+def test_one_before_those_that_the_journal_lacks_is_taken(tmp_path: Path) -> None:
+    for epoch, name in ((1, "x.old"), (2, "x")):
+        keep(tmp_path / "made", epoch=epoch)
+        (tmp_path / "made").rename(tmp_path / name)
+    found, why = latest_checkpoint(tmp_path / "x", "mine", 1)
+    assert (found, str(tmp_path / "x") in why) == (tmp_path / "x.old", True)
+    keep(tmp_path / "x", "another", epoch=2)
+    keep(tmp_path / "made")
+    (tmp_path / "made").rename(tmp_path / "x.old")
+    assert latest_checkpoint(tmp_path / "x", "mine", 1) == (tmp_path / "x.old", "")
+
+
+def test_a_new_one_replaces_the_one_before_only_when_it_is_whole(tmp_path: Path) -> None:
+    def dies(to: Path) -> None:
+        (to / "loop.json").touch()
+        raise OSError
+
+    for epoch in (1, 2):
+        keep(tmp_path / "x", epoch=epoch)
+        assert LoopState.read(tmp_path / "x").epoch == epoch
+        assert [*tmp_path.iterdir()] == [tmp_path / "x"]
+    with pytest.raises(OSError):  # noqa: PT011
+        keep_checkpoint(tmp_path / "x", dies, World(0, 1, 0, torch.device("cpu")), NoComm())
+    assert latest_checkpoint(tmp_path / "x", "mine", 2) == (tmp_path / "x", "")
+    checkpoint.remove_partial(tmp_path / "x")
+    assert [*tmp_path.iterdir()] == [tmp_path / "x"]
+    for name in ("x.old", "x.partial", "xx"):
+        (tmp_path / name).mkdir()
+    checkpoint.remove_checkpoint(tmp_path / "x")
+    assert [*tmp_path.iterdir()] == [tmp_path / "xx"]
+
+
 def test_one_with_files_in_folders_is_whole(tmp_path: Path) -> None:
     (tmp_path / "engine").mkdir()
     torch.save({"model": torch.arange(9)}, tmp_path / "engine" / "a.pt")

@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.compiling import Compiler, TorchCompiler
 from raysuite.parallel.single import Single
 from raysuite.records import EpochFinished, GateVerdict
-from raysuite.train.loop import TrainingLoop, train_rest
+from raysuite.train.loop import TrainingLoop
 from raysuite.train.stop_together import Watch, never
 from tests.require import require
 from tests.unit.train.conftest import plan_of, run
@@ -112,8 +113,9 @@ def test_a_cold_compiler_has_a_cache_of_its_own_until_it_is_closed(
 def test_compiling_in_the_warm_up_is_not_taken_off_the_steps_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Compilations that claim to take 1,000 s in step 0 of six, a warm-up of two, and 2,000 s in
-    step 4: what is left is the time of the steps, of some milliseconds each."""
+    """Compilations that claim to take 1,000 s in step 0 of six, a warm-up of two, 2,000 s in step
+    4, and 500 s in the validation: what is left is the time of the steps, of some milliseconds
+    each."""
     strategy, world = Single(), World(0, 1, 0, CPU)
     strategy.start(world)
     loop = TrainingLoop(plan_of(), world, strategy)
@@ -124,10 +126,19 @@ def test_compiling_in_the_warm_up_is_not_taken_off_the_steps_after_it(
         compiler.seconds += next(took)
         return step(micro_batches, lr)
 
+    forward, compiles = loop.engine.forward, iter((500.0,))
+
+    def validated(images: Tensor) -> Any:
+        compiler.seconds += next(compiles, 0.0)
+        return forward(images)
+
     monkeypatch.setattr(loop.engine, "step", compiled)
-    done, _ = train_rest(loop, Watch(never, world, loop.engine.comm))
+    monkeypatch.setattr(loop.engine, "forward", validated)
+    done = loop.run_epoch(Watch(never, world, loop.engine.comm))
     loop.close()
-    assert done.compile_seconds == 3000
+    assert isinstance(done, EpochFinished)
+    assert done.compile_seconds == 3500
+    assert -500 < done.validation_seconds < -400
     assert 0 < done.steady_seconds + 2000 <= done.seconds + 3000 < 1000
     assert [each < 0 for each in done.step_seconds] == [False, False, True, False]
     assert sum(done.step_seconds) <= done.steady_seconds + 1e-3

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from raysuite import models
 from raysuite.data import make_loader, prepare, rank_slices
-from raysuite.measure.power_meter import PowerMeter
+from raysuite.measure.power_meter import PowerMeter, Reading
+from raysuite.parallel.base import World
+from raysuite.parallel.comm import NoComm
 from raysuite.records import EpochFinished, Record, RunCosts, run_figures
+from raysuite.records.power import PowerUse
 from raysuite.train import cost_meter
 from tests.unit.train.conftest import plan_of, run
 
@@ -106,3 +112,55 @@ def test_a_model_that_cannot_be_counted_is_told(monkeypatch: pytest.MonkeyPatch)
     assert figures.throughput is not None
     assert figures.costs is not None
     assert figures.costs.flops is None
+
+
+@pytest.mark.parametrize("counters", [(0, 7), (3, 0), (0, 0)])
+def test_each_workers_readings_are_its_own_and_none_where_it_has_no_counter(
+    counters: tuple[int, int],
+) -> None:
+    class Two(NoComm):
+        def all_gather(self, value: Tensor) -> Tensor:
+            other = [2.0, 0.25, math.nan, other_device, 0.0]
+            return torch.stack([value, torch.tensor(other, dtype=torch.float64)])
+
+    other_device = 5 if counters[0] else 0
+    power = cost_meter.EpochPower(plan_of(measure_power="off"), World.alone(torch.device("cpu")))
+    power._meter = SimpleNamespace(device=counters[0], host=counters[1])  # type: ignore[assignment]
+    power._reading = Reading(None, 0.5, 3.0)
+    first, host, second = (f"{n:012x}" if n else "" for n in (*counters, other_device))
+    assert power.use(Two()) == (
+        PowerUse(
+            devices=[first, second],
+            device_joules=[None, 2.0],
+            device_busy=[0.5, 0.25],
+            hosts=[host, ""],
+            host_joules=[3.0, None],
+        )
+        if any(counters)
+        else None
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "precision", "tf32", "peak"),
+    [
+        (["NVIDIA H200"] * 2, "bf16", True, ("NVIDIA H200", 989.5e12, "bf16")),
+        (["NVIDIA A100-SXM4-40GB"] * 2, "fp32", True, ("NVIDIA A100-SXM4-40GB", 156e12, "tf32")),
+        (["NVIDIA A100-SXM4-40GB"] * 2, "fp32", False, ("NVIDIA A100-SXM4-40GB", 19.5e12, "fp32")),
+        (["NVIDIA H200", "NVIDIA H100 PCIe"], "bf16", True, ("", None, "")),
+        (["NVIDIA GeForce RTX 4090"] * 2, "bf16", True, ("NVIDIA GeForce RTX 4090", None, "")),
+    ],
+)
+def test_a_peak_is_of_the_device_that_all_workers_have_and_of_the_runs_format(
+    names: list[str],
+    precision: str,
+    tf32: bool,
+    peak: tuple[str, float | None, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: names[0])
+    monkeypatch.setattr(cost_meter, "gather_plain", lambda comm, name: names)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
+    world = World(0, 2, 0, torch.device("cuda"))
+    found = cost_meter.run_costs(plan_of(training_precision=precision), world, NoComm())
+    assert (found.device, found.peak_flops, found.peak_format) == peak

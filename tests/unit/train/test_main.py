@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from raysuite.errors import RunError, UserError
 from raysuite.parallel.base import World
-from raysuite.plan import make_plans
+from raysuite.plan import RunPlan, make_plans
 from raysuite.records import (
     EpochFinished,
     Journal,
@@ -30,11 +31,13 @@ from raysuite.records import (
     RunStopped,
     results_figures,
 )
+from raysuite.records.batch_trials import BatchFound, BatchTried, TriedFile
 from raysuite.report.build import collect
 from raysuite.spec import parse_document
 from raysuite.track.model_registry import weights_of
 from raysuite.train import stop_together
-from raysuite.train.__main__ import _end, _run, main
+from raysuite.train.__main__ import _end, _run, begin, decide, main
+from raysuite.train.checkpoint import LoopState, write_sizes
 from raysuite.train.run import execute
 from raysuite.train.stop_together import SIGNALS, Signals, Stop
 from tests.digit_arrays import DATA
@@ -240,6 +243,127 @@ def test_a_rank_that_lost_another_gives_its_error_or_how_to_resume(
     monkeypatch.setattr("raysuite.train.__main__._ENDING_S", 0.0)
     with pytest.raises(RunError, match=f"rank 0 lost another: {end}$"):
         _run(plan, results, resume=False, requested=lambda: None)
+
+
+def test_ranks_have_the_results_folder_that_rank_0_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = HashStore()
+    monkeypatch.setattr("raysuite.train.__main__.shared_store", lambda *_: store)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    document, found = parse_document(SPEC, "x.yaml"), list[Path]()
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        found.append(begin(document, tmp_path, ["x.yaml", "a=b c"]).folder)
+    assert found == [*tmp_path.iterdir()] * 2
+    assert (found[0] / "spec.yaml").read_text() == SPEC
+    assert Results(found[0]).plans() == []
+    assert capsys.readouterr().out == f"results: {found[0]}\n"
+
+
+UNDECIDED = SPEC.replace("global_batch: 240", "batch_per_worker: auto")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_batch_is_searched_anew_unless_resumed_and_recorded_once_by_rank_0(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 samples fit, and 4 do not."""
+    earlier: list[int] = []
+
+    def search(wish: RunPlan, world: World, tried: TriedFile) -> int:
+        earlier.append(len(tried.read()))
+        if not earlier[-1]:
+            tried.end(BatchTried(stage="alone", micro_batch=2, fits=True))
+            tried.end(BatchTried(stage="alone", micro_batch=4, fits=False))
+        return size
+
+    size = 2
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setattr("raysuite.train.__main__.search_batch", search)
+    [wish] = make_plans(parse_document(UNDECIDED, "x.yaml"))
+    results = Results(tmp_path)
+    for resume in (True, False, True, False):
+        plan = decide(wish, results, resume)
+        assert (plan.undecided, plan.micro_batch) == (False, 2)
+    # rank 1 leaves the file to rank 0
+    assert earlier == ([0, 2, 2, 2] if rank else [0, 0, 2, 0])
+    found = [each for each in results.records(plan.run_id) if isinstance(each, BatchFound)]
+    assert [(each.micro_batch, each.bound, len(each.tried)) for each in found] == (
+        [] if rank else [(2, "memory", 2)] * 3  # not if it was recorded before it was resumed
+    )
+    if rank:
+        size = 0
+        with pytest.raises(RunError, match="no batch was found"):
+            decide(wish, results, False)
+
+
+def test_a_search_that_lost_a_rank_to_memory_is_resumed_by_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(*_: object) -> int:
+        raise MemoryError("out of memory in steps of 8 samples")
+
+    monkeypatch.setattr("raysuite.train.__main__.search_batch", search)
+    [wish] = make_plans(parse_document(UNDECIDED, "x.yaml"))
+    with pytest.raises(RunError, match=r"rank 0: out of memory .* with --resume to try a smaller"):
+        decide(wish, Results(tmp_path), False)
+
+
+FINISHED = RunFinished.model_construct()
+STOPPED = RunStopped(run_id="", reason="time_limit", epoch=0, step=3)
+FAILED = RunFailed(run_id="", reason="diverged", message="")
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ([FINISHED, FINISHED], 0),
+        ([FINISHED, FAILED], 1),
+        ([FAILED, FINISHED], 1),
+        ([None, FINISHED], 1),
+        ([STOPPED], os.EX_TEMPFAIL),
+        ([FAILED, STOPPED], os.EX_TEMPFAIL),
+    ],
+)
+def test_runs_follow_one_another_until_one_is_stopped(
+    ends: list[Record | None], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two seeds, each with one and with two workers."""
+    left, seeds = iter(ends), list[tuple[int, int]]()
+
+    def run(plan: RunPlan, results: Results, resume: bool, *_: object) -> Record | None:
+        assert not resume
+        seeds.append((plan.seed, plan.workers))
+        return next(left)
+
+    monkeypatch.setattr("raysuite.train.__main__._run", run)
+    (file := tmp_path / "spec.yaml").write_text(SPEC.replace("{device: cpu}", MATRIX))
+    assert main([str(file), "--results", str(tmp_path / "results")]) == code
+    assert seeds == [(1, 1), (2, 1)][: len(ends)]
+
+
+MATRIX = "{device: cpu}\nstrategy: ddp\nmatrix: {resources.workers: [1, 2], seed: [1, 2]}"
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_partial_checkpoint_is_removed_and_an_older_one_is_left_to_a_resumed_run(
+    resume: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysuite.train.__main__.recorded", lambda *_, **given: iter(()))
+    [plan] = make_plans(parse_document(SPEC, "x.yaml"))
+    results = Results(tmp_path)
+    kept = results.journal_file(plan.run_id).with_name("checkpoint")
+    state = LoopState(
+        run_id=plan.run_id, epoch=0, step=3, elapsed_seconds=1.0, time_to_accuracy=None
+    )
+    for folder in (kept, kept.with_name("checkpoint.partial")):
+        folder.mkdir(parents=True)
+        state.write(folder)
+        write_sizes(folder)
+    _run(plan, results, resume, requested=lambda: None)
+    found = {each.name for each in kept.parent.iterdir() if each.is_dir()}
+    assert found == ({"checkpoint"} if resume else set())
 
 
 @pytest.mark.integration

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from raysuite.measure.shares import Parts
+from raysuite.measure.shares import KERNELS, Parts
 from raysuite.parallel.comm import NoComm
 from raysuite.records import EpochFinished, Record, RunFinished, TimeShares, run_figures
+from raysuite.train import profiling
 from raysuite.train.profiling import lacks_kernels
 from tests.unit.train.conftest import plan_of, run
 
@@ -82,6 +85,47 @@ def test_a_gpu_without_kernels_has_no_shares(
 ) -> None:
     parts = Parts(1.0, 0.5, 0.0, 0.0, 0.0, 0.0, kernels)
     assert lacks_kernels(parts, torch.device(device), NoComm()) == lacks
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_each_part_is_recorded_as_what_it_is_unless_no_kernel_was_seen(seen: bool) -> None:
+    kernels = {name: float(number) for number, name in enumerate(KERNELS)} if seen else {}
+    parts = Parts(8.0, 4.0, 3.0, 2.0, 1.5, 1.0, kernels, ("kernels",))
+    loop: Any = SimpleNamespace(
+        plan=plan_of(**PROFILED, measure_warmup_steps=3),
+        world=SimpleNamespace(device=torch.device("cuda")),
+        engine=SimpleNamespace(comm=NoComm()),
+        per_worker=lambda value: [value],
+    )
+    found = profiling._record(loop, parts, Path("a/trace.json.gz"), 0.0, "disk full")
+    expected = {
+        "window_seconds": [8.0],
+        "computation_seconds": [4.0],
+        "communication_seconds": [3.0],
+        "communication_exposed_seconds": [2.0],
+        "data_seconds": [1.5],
+        "data_exposed_seconds": [1.0],
+    }
+    given = {name: getattr(found, name) for name in expected}
+    assert given == (expected if seen else {key: [] for key in expected})
+    assert found.kernel_seconds == {name: [value] for name, value in kernels.items()}
+    assert (found.steps, found.warmup_steps) == (4, 3 + 2)
+    assert (found.sources, found.trace) == (["kernels"], "trace.json.gz")
+    assert found.message.endswith("disk full")
+    assert (found.message == "disk full") == seen
+
+
+def test_the_intervals_of_rank_0_are_known_on_all_ranks() -> None:
+    class Second(NoComm):
+        """Rank 1, to which rank 0 sends these values."""
+
+        def all_reduce(self, value: Tensor, reduction: Any) -> Tensor:
+            other = torch.tensor(intervals if value.dim() == 2 else [len(intervals)])
+            return value + other if reduction == "sum" else torch.maximum(value, other)
+
+    for intervals in ([(1, 5), (7, 2**62)], [(3, 4)], []):
+        assert profiling._shared([], Second()) == intervals
+        assert profiling._shared(intervals, NoComm()) == intervals
 
 
 @pytest.mark.parametrize(

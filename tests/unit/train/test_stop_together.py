@@ -281,14 +281,27 @@ class TestWatch:
         assert [watch.step(), watch.step()] == [None, wanted]
 
 
-def test_the_first_signal_gives_the_reason_and_the_deadline() -> None:
+def test_the_first_signal_gives_the_reason_and_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stop_together.time, "time", lambda: 1000.0)
     with Signals(within_s=60.0, kept=True) as signals:
         signal.raise_signal(signal.SIGUSR1)
         first = signals.request()
-        assert first is not None
-        assert first.reason == "time_limit"
+        assert first == Stop("time_limit", 1060.0)
         signal.raise_signal(signal.SIGTERM)
         assert signals.request() == first
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_repeated_signal_has_its_usual_effect_unless_it_is_kept(kept: bool) -> None:
+    usual = {number: signal.getsignal(number) for number in stop_together.SIGNALS}
+    with Signals(kept=kept):
+        signal.raise_signal(signal.SIGUSR1)
+        now = {number: signal.getsignal(number) for number in usual}
+        same = {number for number in usual if now[number] == usual[number]}
+    assert same == (set() if kept else {signal.SIGUSR1})
+    assert {number: signal.getsignal(number) for number in usual} == usual
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:

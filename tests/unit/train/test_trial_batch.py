@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from raysuite.errors import UserError
+from raysuite.spec.optimizers import ScheduleFreeOptions
 from raysuite.spec.strategies import Network
 from raysuite.tasks import make_task
+from raysuite.train import trial_batch
 from raysuite.train.trial_batch import _loss, examine, mistakes
 from tests.networks import Net
 from tests.unit.train.conftest import plan_of
@@ -83,6 +86,29 @@ def test_complex_weights_that_would_not_be_trained_are_refused(
     assert [mistake.key for mistake in mistakes(plan)] == keys
 
 
+def test_a_large_network_is_examined_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[str] = []
+
+    def seen(model: nn.Module, *given: Any) -> Network:
+        devices.append(next(model.parameters()).device.type)
+        return examine(model, *given)
+
+    monkeypatch.setattr(trial_batch, "examine", seen)
+    monkeypatch.setattr(trial_batch, "_LARGE", 1)
+    assert mistakes(plan_of(model={"name": "resnet32"})) == []
+    assert devices == ["meta"]
+
+
+def test_weights_that_do_not_fit_a_large_network_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_batch, "_LARGE", 1)
+    torch.save({"other": torch.zeros(1)}, tmp_path / "w.pt")
+    model = {"name": "resnet20", "weights": str(tmp_path / "w.pt")}
+    [found] = mistakes(plan_of(model=model))
+    assert "w.pt" in found.message
+
+
 def test_dropout_alone_is_not() -> None:
     model = {"name": "tests.networks:made", "options": {"which": "dropout"}}
     assert mistakes(plan_of(model=model, strategy={"name": "fsdp"})) == []
@@ -107,6 +133,71 @@ def test_what_a_network_consists_of_is_listed_by_kind() -> None:
         synced=("norm",),
         running=("norm",),
     )
+
+
+@pytest.mark.parametrize(
+    ("network", "changes", "keys"),
+    [
+        (Network(), {}, {}),
+        (Network(scripted=True), {"training_ema_decay": 0.5}, {"training.ema_decay": "ScriptMod"}),
+        (Network(scripted=True), {}, {}),
+        (Network(), {"training_ema_decay": 0.5}, {}),
+        (Network(synced=("norm",)), {"strategy": "ddp"}, {"model.name": "norm: SyncBatchNorm"}),
+        (Network(synced=("norm",)), {}, {}),
+        (Network(sparse=("table",)), {}, {"model.name": "table: sparse gradients"}),
+        (
+            Network(parameters=("a.b",)),
+            {"lr_factors": {"a.*": 2, "c": 3}},
+            {"optimizer.lr_factors": "c"},
+        ),
+        (Network(parameters=("a.b",)), {"lr_factors": {"a.*": 2}}, {}),
+        ("it raised", {}, {"model.name": "it raised"}),
+        ("task: it raised", {}, {"task": "it raised"}),
+        ("data.name: hold NaN", {}, {"data.name": "hold NaN"}),
+        ("model.weights: damaged", {}, {"model.weights": "damaged"}),
+    ],
+)
+def test_what_a_network_has_is_refused_with_the_settings_that_it_does_not_fit(
+    network: Network | str,
+    changes: dict[str, Any],
+    keys: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial_batch, "_network", lambda *_: network)
+    monkeypatch.setattr(trial_batch, "_untrained", lambda plan: {})
+    if "lr_factors" in changes:
+        changes = {"optimizer": {"name": "sgd", "lr": 0.1, **changes}}
+    found = {mistake.key: mistake.message for mistake in mistakes(plan_of(**changes))}
+    assert found.keys() == keys.keys()
+    for key, words in keys.items():
+        assert words in found[key]
+        assert isinstance(network, Network) or found[key] == words
+
+
+def test_running_statistics_do_not_fit_an_optimiser_that_averages_the_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial_batch, "_untrained", lambda plan: {})
+    plan = plan_of()
+    averaging = plan.spec.model_copy(update={"optimizer": ScheduleFreeOptions()})
+    for running, changed, keys in (
+        (("norm",), averaging, ["optimizer.name"]),
+        (("norm",), plan.spec, []),
+        ((), averaging, []),
+    ):
+        network = Network(running=running)
+        monkeypatch.setattr(trial_batch, "_network", lambda *_, network=network: network)
+        found = mistakes(plan.model_copy(update={"spec": changed}))
+        assert [mistake.key for mistake in found] == keys
+
+
+@pytest.mark.parametrize(("left", "keys"), [(512, []), (511, ["data.image_size"])])
+def test_two_images_have_to_fit_into_memory(
+    left: int, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8 x 8 numbers of 4 bytes."""
+    monkeypatch.setattr(trial_batch, "available_bytes", lambda device: left)
+    assert [mistake.key for mistake in mistakes(plan_of())] == keys
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,14 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from raysuite.orchestrate.sweep.optuna import (
     OptunaAlgorithm,
     _suggest,
     distribution_of,
     internal_value,
+    ordered,
     spec_value,
 )
 from raysuite.plan.space import draw
@@ -257,6 +259,85 @@ def test_values_have_the_same_probability_with_optuna_as_with_random(
     assert kept == list(set(found))
 
 
+LOW = 1.000001
+"""More digits than a drawn number has."""
+
+
+@pytest.mark.parametrize(
+    ("distribution", "expected", "found", "value"),
+    [
+        ({"uniform": [0.5, 2.0]}, FloatDistribution(0.5, 2.0), 1.23456789, 1.23457),
+        ({"uniform": [0.5, 1.9999999]}, FloatDistribution(0.5, 1.9999999), 1.9999999, 1.9999999),
+        ({"loguniform": [LOW, 2.0]}, FloatDistribution(LOW, 2.0, log=True), LOW, LOW),
+        ({"normal": [2.0, 0.5]}, FloatDistribution(1e-6, 1 - 1e-6), 0.841344746, 2.5),
+        ({"qrandn": [2.0, 0.5, 0.25]}, FloatDistribution(1e-6, 1 - 1e-6), 0.8, 2.5),
+        ({"qloguniform": [0.5, 8.0, 0.5]}, FloatDistribution(0.5, 8.0, log=True), 1.3, 1.5),
+        ({"qlograndint": [8, 256, 8]}, FloatDistribution(1, 33, log=True), 2.7, 16),
+        ({"randint": [8, 64]}, IntDistribution(0, 55), 55, 63),
+        ({"lograndint": [1, 100]}, FloatDistribution(1, 100, log=True), 7.9, 7),
+        ({"quniform": [0.0, 2.0, 0.5]}, FloatDistribution(0, 2), 1.6, 1.5),
+        ({"qrandint": [8, 64, 8]}, IntDistribution(0, 7), 7, 64),
+        ({"choice": ["a", {"name": "b"}]}, CategoricalDistribution((0, 1)), 1, {"name": "b"}),
+        ({"grid": [True, False]}, CategoricalDistribution((0, 1)), 0, True),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_optuna_draws_from_bounds_and_its_numbers_are_values_of_the_spec(
+    distribution: dict[str, Any], expected: object, found: float, value: object
+) -> None:
+    dimension = search(space={"x": distribution}).space["x"]
+    assert distribution_of(dimension) == expected
+    made = spec_value(dimension, found)
+    assert (made, type(made)) == (value, type(value))
+
+
+def test_keys_are_drawn_after_those_on_which_they_depend() -> None:
+    space = search(
+        space={
+            "a": {"choice": [1, 2], "when": {"b": 1, "c": 1}},
+            "b": {"choice": [1], "when": {"c": 1}},
+            "c": {"choice": [1]},
+            "d": {"choice": [1]},
+        }
+    ).space
+    assert [key for key, _ in ordered(space)] == ["c", "d", "b", "a"]
+
+
+def test_each_goal_has_its_own_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    create = optuna.create_study
+
+    def study(**given: Any) -> optuna.Study:
+        made.append(given["directions"])
+        return create(**given)
+
+    monkeypatch.setattr(optuna, "create_study", study)
+    for goals in (["time_to_accuracy", "accuracy"], ["throughput"]):
+        OptunaAlgorithm(search(goals=goals)).next([], [])
+    assert made == [["minimize", "maximize"], ["maximize"]]
+
+
+def test_a_trial_without_one_of_its_goals_is_no_example_and_generations_count_the_others() -> None:
+    options = search(
+        goals=["accuracy", "throughput"],
+        space={"x": {"uniform": [0.0, 1.0]}},
+        searcher={"name": "optuna", "sampler": "nsga2", "startup_trials": 2},
+    )
+    both, values = {"accuracy": 0.3, "throughput": 5.0}, {"x": 0.5, "gone": 1}
+    trials = [trial(0, values, **both), trial(1, values, accuracy=0.3), trial(2, values, **both)]
+    trials += [trial(3, values, **both), trial(4, values, "pruned", **both)]
+    known = list(OptunaAlgorithm(options)._known(trials, []))
+    assert [each.state.name for each in known] == [
+        *("COMPLETE", "FAIL"),
+        *["COMPLETE"] * 2,
+        "PRUNED",
+    ]
+    attributes = [list(each.system_attrs.values()) for each in known]
+    assert attributes == [[0], [], [0], [1], []]
+    assert known[0].values == [0.3, 5.0]
+    assert known[0].params == {"x": 0.5}
+
+
 def test_optuna_knows_each_trial_by_its_state_and_objective():
     options = search(space={"x": {"uniform": [0.0, 1.0]}})
     values = {"x": 0.5}
@@ -268,10 +349,19 @@ def test_optuna_knows_each_trial_by_its_state_and_objective():
         trial(4, values, "failed", accuracy=0.4),
         trial(5, values),
         trial(6, values, accuracy=math.nan),
+        replace(trial(7, values, "pruned", accuracy=0.1), epochs=3),
+        replace(trial(8, values, "pruned", accuracy=0.1), epochs=0),
     ]
     known = list(OptunaAlgorithm(options)._known(trials, [{"x": 0.25}]))
     names = [each.state.name for each in known]
-    assert names == ["COMPLETE", "PRUNED", "RUNNING", "RUNNING", "FAIL", "FAIL", "FAIL", "FAIL"]
+    assert names == [
+        *("COMPLETE", "PRUNED"),
+        *["RUNNING"] * 2,
+        *["FAIL"] * 3,
+        *["PRUNED"] * 2,
+        "FAIL",
+    ]
+    assert [each.intermediate_values for each in known[7:9]] == [{3: 0.1}, {1: 0.1}]
     assert known[0].values == [0.3]
     assert known[1].intermediate_values == {1: 0.2}
-    assert [each.params["x"] for each in known] == [0.5] * 7 + [0.25]
+    assert [each.params["x"] for each in known] == [0.5] * 9 + [0.25]

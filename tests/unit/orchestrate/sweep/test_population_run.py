@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -334,6 +335,23 @@ def test_other_sweeps_have_no_segments(tmp_path):
     plan = next(Sweep(tmp_path).segments(1))
     others = Population(document, read_search(document), Results(tmp_path))
     assert others.next_segment(plan) == (plan, None)
+
+
+def test_values_that_make_no_spec_are_not_taken(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    plan = next(sweep.segments(1))
+    valid = [sweep.source._population._can_be(plan, {"optimizer.lr": lr}) for lr in (0.1, -0.1)]
+    assert valid == [True, False]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_trial_that_diverged_takes_the_last_place(tmp_path: Path, value: float) -> None:
+    sweep = Sweep(tmp_path, {0: 0.5, 1: value, 2: 0.1, 3: 0.4})
+    assert numbers(sweep.segments(5)) == [0, 1, 2, 3, 0]
+    turns = [turn for (turn,) in sweep.turns()]
+    assert [turn["place"] for turn in turns] == [1, 4, 3, 2]
+    assert [turn["value"] is None for turn in turns] == [False, True, False, False]
+    assert [turn["source_trial"] for turn in turns] == [None, 0, None, None]
 
 
 @pytest.mark.parametrize(("sign", "value"), [(1, 0.31), (-1, 0.31), (-1, 2.5)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from raysuite.orchestrate.stopping import requested_end
@@ -100,6 +101,23 @@ def test_asha_ends_all_but_the_best_third_at_each_rung(tmp_path):
     assert isinstance(request, Prune)
     assert (request.by, request.value) == ("asha", 0.4)
     assert "validation accuracy after epoch 1" in request.message
+
+
+def test_a_grace_longer_than_the_runs_ends_none(tmp_path):
+    sweep = Sweep(tmp_path, {**ASHA, "grace_epochs": 2 * EPOCHS})
+    for accuracy in (0.9, 0.1):
+        plan = sweep.begin()
+        assert not any(sweep.epoch(plan, epoch, accuracy) for epoch in range(EPOCHS))
+
+
+def test_draws_of_others_are_as_without_a_scheduler(tmp_path):
+    sweep = Sweep(tmp_path, {**ASHA, "brackets": 3})
+    np.random.seed(5)
+    expected = np.random.rand(2)
+    np.random.seed(5)
+    assert np.random.rand() == expected[0]
+    sweep.begin()
+    assert np.random.rand() == expected[1]
 
 
 def test_a_sweep_for_throughput_compares_throughputs(tmp_path):

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from raysuite.orchestrate.capacity import Capacity
+from raysuite.orchestrate.stopping import request_stop, requested_stop
 from raysuite.orchestrate.suite import Listener
 from raysuite.orchestrate.sweep import sweep_driver
 from raysuite.plan import RunPlan
-from raysuite.records import Results
+from raysuite.records import Results, RunPruned
 from raysuite.train.stop_together import Stop
 from tests.fake_sweeps import write_sweep
-from tests.unit.orchestrate.sweep.test_schedulers import Sweep
+from tests.unit.orchestrate.sweep.test_schedulers import ASHA, Sweep
 
 
 def test_new_trials_and_lines_are_handled_in_the_listeners_thread_in_their_order(
@@ -40,6 +41,7 @@ def test_the_error_that_ended_ray_tune_is_raised_and_otherwise_its_stop_returned
     stop = Stop("preempted")
 
     def fit(tuner: Any, *given: Any) -> tuple[Exception | None, Stop]:
+        assert requested_stop(results) is None
         _, source, _, tune_shutdown, _ = tuner
         assert (source.stopped, tune_shutdown.requested) == (False, False)
         given[-1]()
@@ -50,9 +52,46 @@ def test_the_error_that_ended_ray_tune_is_raised_and_otherwise_its_stop_returned
     monkeypatch.setattr(sweep_driver, "fit", fit)
     sweep = Sweep(tmp_path, {"name": "none"})
     write_sweep(results := tmp_path / "sweep", missing=range(12))
+    request_stop(results, Stop("down"))  # of an earlier command
     given = (sweep.document, Results(results), Capacity.here(), Listener(lambda: None))
     if error is None:
         assert sweep_driver.run(*given) == stop
     else:
         with pytest.raises(ValueError, match="Ray Tune failed"):
             sweep_driver.run(*given)
+
+
+def test_a_stop_after_the_last_trial_stopped_no_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a sweep whose folder has no plans yet begins with none."""
+    monkeypatch.setattr(sweep_driver, "_tuner", lambda *given: given)
+
+    def fit(*_: object) -> tuple[None, Stop]:
+        assert (results / "plan.json").exists(), "a cluster resumes no other folder"
+        return None, Stop("preempted")
+
+    monkeypatch.setattr(sweep_driver, "fit", fit)
+    write_sweep(results := tmp_path / "sweep", trials=2, scheduler="none")
+    sweep = Sweep(tmp_path / "other", {"name": "none"})
+    given = (sweep.document, Results(results), Capacity.here(), Listener(lambda: None))
+    assert sweep_driver.run(*given) is None
+    (results / "decided.json").unlink(missing_ok=True)
+    (results / "plan.json").unlink()
+    assert sweep_driver.run(*given) == Stop("preempted")
+    assert Results(results).plans() == []
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_trial_that_was_to_be_pruned_ends_when_its_sweep_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
+    monkeypatch.setattr(sweep_driver, "_tuner", lambda *given: given)
+    monkeypatch.setattr(sweep_driver, "fit", lambda *_: (None, None))
+    sweep = Sweep(tmp_path, ASHA)
+    assert [sweep.epoch(sweep.begin(), 0, accuracy) for accuracy in (0.5, 0.4)] == [False, True]
+    sweep.results.write_search(sweep.document.data["search"], "unit", sweep.document.data)
+    given = (sweep.document, sweep.results, Capacity.here(), Listener(lambda: None))
+    sweep_driver.run(*given, resume=resume)
+    ends = [sweep.results.end_of(plan.run_id) for plan in sweep.plans]
+    assert [type(end) for end in ends] == [type(None), RunPruned if resume else type(None)]

@@ -12,12 +12,16 @@ from ray.tune.search import Searcher
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.sweep import trial_source
+from raysuite.orchestrate.sweep.search_algorithms import search_algorithm_of
+from raysuite.orchestrate.sweep.trial import as_text
 from raysuite.plan import RunPlan
+from raysuite.plan.space import drawn, draws_replacements
 from raysuite.plan.trials import set_more_trials, write_more_trials
 from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStarted, RunStopped
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stop_together import Stop
+from tests.unit.orchestrate.sweep.test_optuna import trial
 from tests.unit.orchestrate.sweep.test_population_run import Sweep as Population
 from tests.unit.orchestrate.sweep.test_population_run import source_of
 
@@ -297,6 +301,72 @@ def test_a_sweep_that_is_stopped_in_its_last_trials_is_not_done(tmp_path):
     assert again.source.is_done
 
 
+def test_a_trial_that_a_smaller_cluster_cannot_hold_is_infeasible_after_a_resumption(
+    tmp_path: Path,
+) -> None:
+    space = {"resources.workers": {"grid": [2, 1]}}
+    sweep = Sweep(tmp_path, space)
+    sweep.begin("a")
+    again = Sweep(tmp_path, space)
+    again.source._capacity = Capacity((Node(1, 0),))
+    assert again.begin("a") == {"resources.workers": 1}
+    first, second = again.results.plans()
+    assert getattr(again.results.end_of(first["run_id"]), "reason", "") == "infeasible"
+    assert (second["index"], again.results.end_of(second["run_id"])) == (1, None)
+
+
+def test_a_trial_whose_batch_was_found_has_its_new_plan_in_all_places(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, LRS)
+    sweep.begin("a")
+    sweep.begin("b")
+    plan = sweep.source._running["b"]
+    made = plan.model_copy(update={"run_id": "new", "micro_batch": 3})
+    before = list(sweep.events)
+    sweep.source.on_trial_result("b", {"epoch": "{}"})
+    assert sweep.events == before
+    sweep.source.on_trial_result("b", {"plan": as_text(made)})
+    assert [each["micro_batch"] for each in sweep.results.plans()] == [64, 3]
+    assert sweep.source._running["b"] == made
+    assert sweep.events == [*before, made]
+    assert made.run_id in sweep.source._scheduler._plans, "before its first epoch"
+    sweep.end("b")
+    assert sweep.results.end_of("new") is not None
+
+
+def test_a_trial_that_died_after_its_deadline_is_not_made_again(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, LRS, deadline_s=100, side_by_side=1)
+    for name, seconds in (("a", 99.0), ("b", 1.0)):
+        assert sweep.begin(name) == {"optimizer.lr": 0.1}
+        plan = sweep.source._running[name]
+        journal, dump = Journal(sweep.results.journal_file(plan.run_id)), plan.model_dump()
+        journal.write(RunStarted(run_id=plan.run_id, time=0.0, plan=dump, environment={}))
+        stopped = {"run_id": plan.run_id, "reason": "preempted", "epoch": 0, "step": 1}
+        journal.write(RunStopped(**stopped, time=seconds))
+        sweep.source.on_trial_complete(name, error=True)
+    end = sweep.results.end_of(plan.run_id)
+    assert getattr(end, "reason", "") == "deadline"
+    assert sweep.begin("c") == {"optimizer.lr": 0.2}
+
+
+def test_no_trial_is_chosen_after_a_stop_amid_infeasible_values(tmp_path: Path) -> None:
+    batches = {"training.global_batch": {"grid": [33, 35, 32]}, "resources.workers": {"grid": [2]}}
+    sweep = Sweep(tmp_path, batches)
+    sweep.source._notify = lambda event: stopping.request_stop(tmp_path, Stop("preempted"))
+    assert sweep.source.suggest("a") == Searcher.FINISHED
+    assert not sweep.source.is_done
+    assert sweep.results.plans() == []
+    again = Sweep(tmp_path, batches)
+    assert again.begin("a") == {"training.global_batch": 32, "resources.workers": 2}
+    assert json.loads(again.source.suggest("b") or "null") is None
+    assert len([each for each in again.events if isinstance(each, str)]) == 2, "those of a grid"
+
+
+def test_a_trial_without_a_deadline_has_no_limit(tmp_path: Path) -> None:
+    suggested = Sweep(tmp_path, LRS, deadline_s=None).source.suggest("a")
+    request = json.loads(suggested["request"])
+    assert (request["left_s"], request["segment"]) == (None, None)
+
+
 def test_the_deadline_of_a_trial_is_for_all_of_its_attempts(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, LRS, deadline_s=100, side_by_side=1)
     sweep.begin("a")
@@ -308,3 +378,26 @@ def test_the_deadline_of_a_trial_is_for_all_of_its_attempts(tmp_path: Path) -> N
     journal.write(RunStopped(**end))
     suggested = Sweep(tmp_path, LRS, deadline_s=100, side_by_side=1).source.suggest("a")
     assert json.loads(suggested["request"])["left_s"] == pytest.approx(60)
+
+
+def test_drawn_values_are_as_many_as_were_drawn_and_grids_have_no_others(tmp_path: Path) -> None:
+    space = {"training.global_batch": {"choice": [32, 64]}}
+    search = Sweep(tmp_path / "a", space, searcher="random", trials=6).search
+    wanted = list(drawn(search))
+    assert len(wanted) == 6
+    assert 1 < wanted.count(wanted[0]) < 6, "some were drawn twice"
+    searcher = search_algorithm_of(search)
+    for place, values in enumerate(wanted):
+        trials = [trial(number, each) for number, each in enumerate(wanted[:place])]
+        assert searcher.next(trials, []) == values
+        assert searcher.next(trials[1:], wanted[:1] if place else []) == values
+    trials = [trial(number, each) for number, each in enumerate(wanted)]
+    assert searcher.next(trials, []) is None
+    *_, seventh = drawn(search.model_copy(update={"trials": 7}))
+    assert searcher.next(trials[1:], wanted[:1]) == seventh, "one draw was infeasible"
+    crossed = {**space, "optimizer.lr": {"grid": [0.1, 0.2]}}
+    assert draws_replacements(search)
+    for listed in (LRS, space):
+        assert not draws_replacements(SearchOptions(space=listed, searcher="grid"))
+    mixed = SearchOptions(space=crossed, searcher="random", trials=3)
+    assert not draws_replacements(mixed)

@@ -12,6 +12,7 @@ import pytest
 from raysuite.orchestrate.mailbox import Mailbox
 from raysuite.orchestrate.sweep import trial
 from raysuite.plan import RunPlan, make_plans
+from raysuite.records import Results
 from raysuite.spec import parse_document
 
 SPEC = "name: a\nmodel: resnet20\ndata: digits\ntraining: {epochs: 1, global_batch: 64}\n"
@@ -82,8 +83,12 @@ def test_trials_alike_follow_each_other_and_others_are_refused(
     assert epochs(workers) == [f"epoch of {first.run_id}"]
     assert not workers.start(other, None, None)
     assert workers.start(second, None, None)
+    workers._end_after(0)  # the first job's workers were idle for long
     assert epochs(workers) == [f"epoch of {second.run_id}"]
-    assert made[0].followed == [(first.run_id, 5.0), (second.run_id, None)]
+    assert workers.start(first, None, 7.0)
+    assert epochs(workers) == [f"epoch of {first.run_id}"]
+    followed = [(first.run_id, 5.0), (second.run_id, None), (first.run_id, 7.0)]
+    assert made[0].followed == followed
     workers.end()
     assert not workers.start(second, None, None)
     assert workers.error is None
@@ -127,3 +132,21 @@ def test_idle_workers_end(
     workers._thread.join(60)
     assert not workers._thread.is_alive()
     assert not workers.start(plan, None, None)
+
+
+def test_trials_share_workers_while_they_can_and_others_get_new_ones_after_their_end(
+    made: list[Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_workers", None)
+    first, second = plans("matrix: {seed: [0, 1]}\n")
+    (other,) = plans("strategy: ddp\nresources: {workers: 2}\n")
+    results, used = Results(tmp_path), list[trial.WarmWorkers]()
+    for plan in (first, second, other):
+        used.append(trial._start(plan, results, None, None))
+        assert epochs(used[-1]) == [f"epoch of {plan.run_id}"]
+    assert used[0] is used[1] is not used[2]
+    assert [each._thread.is_alive() for each in used] == [False, False, True]
+    assert len(made) == 2
+    trial._release()
+    assert not used[2]._thread.is_alive()
+    trial._release()
