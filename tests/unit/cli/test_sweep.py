@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from raysuite.cli import app
+from raysuite.cli import app, sweep_progress
 from raysuite.cli.data import synthetic_sets_of
-from raysuite.cli.sweep_progress import SweepProgress, _head
+from raysuite.cli.sweep_progress import SweepProgress, _head, planned_trials
 from raysuite.plan import RunPlan
 from raysuite.plan.space import count, drawn
 from raysuite.plan.trials import create_sweep, trial_plan
@@ -167,6 +167,22 @@ def test_a_dry_run_replaces_infeasible_draws_as_the_sweep_does(tmp_path: Path) -
     assert all(trial["values"]["resources.workers"] == 3 for trial in found if not trial["plan"])
     only = invoke(spec_file(tmp_path, text.replace("[1, 3]", "[3]")), "--dry-run")
     assert only.exit_code == 2
+
+
+def test_draws_end_after_too_many_in_a_row_that_are_infeasible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """3 workers do not divide a batch of 64; here 3 in a row are too many, in place of 100."""
+    workers = "    resources.workers: {choice: [2, 3]}\n    strategy: {choice"
+    document = parse_document(SPEC.replace("    strategy: {choice", workers), "x")
+    counts = (3, 3, 2, 3, 3, 2, 3, 3, 3, 2)
+    draws = [{"resources.workers": count} for count in counts]
+    monkeypatch.setattr(sweep_progress, "drawn", lambda *_: iter(draws))
+    monkeypatch.setattr(sweep_progress, "MOST_LEFT_OUT", 3)
+    found = planned_trials(document, read_search(document), 0)
+    numbers = [each.plan and each.plan.index for each in found]
+    assert numbers == [None, None, 0, None, None, 1, None, None, None]
+    assert [each.values for each in found] == draws[:-1]
 
 
 def test_synthetic_sets_of_every_data_set_that_may_be_drawn(tmp_path: Path) -> None:
