@@ -34,3 +34,6 @@ def test_an_absent_part_is_not_installed() -> None:
     assert installed("ray")
     assert owner("nvidia.dali.fn") is part("dali")
     assert owner("nowhere") is None
+    assert owner("torch.nn") is None, "it is in every installation"
+    assert part("wandb").install == "make setup EXTRAS=wandb"
+    assert part("timm").install == "make setup"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raysuite import lazy
-from raysuite.errors import MissingPartError, Mistake, SpecError, UserError
+from raysuite.errors import MissingPartError, Mistake, SpecError, UserError, some, unmatched
 from raysuite.units import human_bytes, human_seconds
 
 
@@ -24,8 +24,22 @@ def test_a_spec_error_has_each_mistake_once_by_line() -> None:
     error = SpecError([later, first, later])
     assert error.mistakes == (first, later)
     assert str(error) == "f:2: a\nf:9: b"
+    lines = [Mistake("m", file="f", line=line) for line in (9, 2, None, 5, 2)]
+    merged = SpecError([*lines, Mistake("other", file="f", line=3)])
+    assert str(merged) == "f:2, 5, 9: m\nf:3: other"
+    assert SpecError(merged.mistakes).mistakes == merged.mistakes
     copy = pickle.loads(pickle.dumps(error))  # as it comes from another process
     assert (copy.mistakes, str(copy)) == (error.mistakes, str(error))
+
+
+def test_patterns_that_match_nothing_are_named_with_what_there_is() -> None:
+    names = ["stem.weight", "stem.bias", *(f"layer{number}.w" for number in range(7))]
+    assert unmatched(["stem.*", "layer?.w"], names) == ""
+    assert unmatched(["stem", "head.*", "*.bias"], iter(names)) == (
+        "no parameter matches 'stem', 'head.*'; the model has stem.weight, stem.bias, layer0.w, "
+        "layer1.w, layer2.w, layer3.w, layer4.w, layer5.w and 1 more"
+    )
+    assert (some(["a", "b"], 2), some(["a", "b", "c", "d"], 2)) == ("a, b", "a, b and 2 more")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +48,10 @@ def test_a_spec_error_has_each_mistake_once_by_line() -> None:
         (0, "0 B"),
         (1023, "1023 B"),
         (1024, "1.0 KiB"),
+        (1024**2 - 1, "1024.0 KiB"),
+        (1024**2, "1.0 MiB"),
         (1536 * 1024, "1.5 MiB"),
+        (2**30, "1.0 GiB"),
         (2**40, "1024.0 GiB"),
     ],
 )
@@ -84,6 +101,15 @@ def test_load_of_a_module_that_breaks(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match="breaks_on_import raised ZeroDivisionError"):
         lazy.load("breaks_on_import:x")
+
+
+def test_load_of_a_script_that_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends_on_import.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="ends_on_import ends the process"):
+        lazy.load("ends_on_import:x")
 
 
 def test_load_names_the_package_that_a_users_module_lacks(

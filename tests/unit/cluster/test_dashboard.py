@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from raysuite.cluster.dashboard import Dashboard, NoAnswerError, RefusedError
+from raysuite.cluster.dashboard import Dashboard, NoAnswerError, RayNode, RefusedError
 
 
 @contextmanager
@@ -54,6 +54,22 @@ def test_jobs_are_those_that_were_submitted_the_newest_last() -> None:
 def test_a_jobs_output_is_read_as_bytes() -> None:
     with answering(b'{"driver_node_id": "3468"}', b"caf\xe9\n") as dashboard:
         assert dashboard.log("one") == b"caf\xe9\n"
+
+
+def test_nodes_have_the_resources_that_ray_lists() -> None:
+    entries = [
+        {"node_ip": "1.0", "state": "ALIVE", "resources_total": {"CPU": 4.0, "GPU": 2.0}},
+        {"node_ip": "1.1", "state": "DEAD", "resources_total": None},
+    ]
+    body = json.dumps({"data": {"result": {"result": entries}}}).encode()
+    with answering(body) as dashboard:
+        assert dashboard.nodes() == [
+            RayNode("1.0", True, 4.0, 2.0),
+            RayNode("1.1", False, 0.0, 0.0),
+        ]
+    body = b'{"data": {"result": null}}'
+    with answering(body) as dashboard, pytest.raises(NoAnswerError, match="no nodes"):
+        dashboard.nodes()
 
 
 def test_where_nobody_listens_the_connection_is_refused() -> None:

@@ -91,10 +91,29 @@ def test_a_second_start_keeps_the_database_and_forgets_the_rest() -> None:
     folder = prepare(asked())
     (folder.mlflow / "mlflow.db").write_text("figures")
     folder.write(Node(host="a", state="joined"))
+    (folder.logs / "agent.log").write_text("lines")
+    (folder.suites / "a.json").write_text("{}")
+    for resume, suites in ((True, ["a.json"]), (False, [])):
+        folder.write(Stop(reason="down", deadline=1.0))
+        for file in (folder.over, folder.end, folder.ending):
+            file.touch()
+        again = prepare(asked(), resume=resume)
+        assert (again.mlflow / "mlflow.db").read_text() == "figures"
+        assert (again.logs / "agent.log").read_text() == "lines"
+        assert (again.nodes(), again.stop()) == ([], None)
+        assert not any(file.exists() for file in (folder.over, folder.end, folder.ending))
+        assert [file.name for file in folder.suites.iterdir()] == suites
+
+
+def test_an_end_leaves_neither_secrets_nor_addresses() -> None:
+    folder = prepare(asked())
+    folder.write(Head(host="a", gcs="a:1", dashboard="http://a:2", mlflow=""))
+    folder.write(Alive(addresses=("10.0.0.1",)))
     folder.write(Stop(reason="down", deadline=1.0))
-    again = prepare(asked())
-    assert (again.mlflow / "mlflow.db").read_text() == "figures"
-    assert (again.nodes(), again.stop()) == ([], None)
+    for _ in range(2):
+        folder.forget_secrets()
+        left = {path.name for path in folder.path.iterdir() if path.is_file()}
+        assert left == {"cluster.json", "stop.json"}
 
 
 def test_a_second_start_keeps_what_nodes_that_did_not_end_left_behind() -> None:
@@ -127,6 +146,19 @@ def test_readers_find_whole_files_while_one_writes() -> None:
     finally:
         thread.join()
     assert [path.name for path in (folder.path / "nodes").iterdir()] == ["a.json"]
+
+
+def test_names_and_the_folder_of_all_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("x" * 60, "7", "A.b_c-d"):
+        assert folder_of(name).name == name
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for given, wanted in (("", ".raysuite"), ("~/mine", "mine"), ("here", "here")):
+        monkeypatch.setenv("RAYSUITE_HOME", given)
+        assert folder_of("a").path == tmp_path / wanted / "clusters" / "a"
+        assert folder_of("a").lock == tmp_path / wanted / "clusters" / ".a.lock"
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b", "a\nb", "$(id)", "x" * 61])

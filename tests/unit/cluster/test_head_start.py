@@ -20,6 +20,7 @@ from raysuite.cluster.agent.node import NodeFailedError, Signals, ThisNode
 from raysuite.cluster.agent.place import Place
 from raysuite.cluster.dashboard import NoAnswerError, RayNode
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.state_files import Stop, StopReason
 from tests.living import living
 
 FAILS = """
@@ -138,6 +139,55 @@ def test_a_warning_of_the_scheduler_is_written_once_with_its_deadline(
     head._watch()
     assert folder.stop() == stop
     assert said == ["mlflow", "_tell_where", "joined"]
+
+
+def test_clients_and_nodes_are_given_the_heads_addresses_on_their_networks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ClusterFolder(tmp_path)
+    node = SimpleNamespace(
+        folder=folder,
+        address="10.0.0.1",
+        ports=ports.Ports(20_000, 128),
+        place=SimpleNamespace(host="n1", incarnation="7-0-0"),
+    )
+    head = HeadNode(cast(ThisNode, node))
+    monkeypatch.setattr(head, "_outside", "10.1.0.1")
+    monkeypatch.setattr(head, "_mlflow", SimpleNamespace(answers=True, error=""))
+    head._tell_where()
+    found = folder.head()
+    assert found is not None
+    assert found.model_dump(exclude={"when"}) == {
+        "host": "n1",
+        "gcs": "10.0.0.1:20000",
+        "client": "ray://10.1.0.1:20009",
+        "dashboard": "http://10.1.0.1:20003",
+        "mlflow": "http://10.1.0.1:20008",
+        "mlflow_inside": "http://10.0.0.1:20008",
+        "mlflow_answers": True,
+        "mlflow_error": "",
+        "incarnation": "7-0-0",
+    }
+    assert head._dashboard_url == "http://10.0.0.1:20003"
+    monkeypatch.setattr(head, "_mlflow", SimpleNamespace(answers=False, error="no port"))
+    head._tell_where()
+    found = folder.head()
+    assert found is not None
+    assert (found.mlflow, found.mlflow_answers, found.mlflow_error) == ("", False, "no port")
+
+
+@pytest.mark.parametrize("before", [None, "time_limit"])
+def test_a_head_that_a_signal_ends_was_preempted_unless_the_reason_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: StopReason | None
+) -> None:
+    folder = ClusterFolder(tmp_path)
+    if before:
+        folder.write(Stop(reason=before, deadline=1.0))
+    node = SimpleNamespace(folder=folder, signals=SimpleNamespace(ended=True))
+    head = HeadNode(cast(ThisNode, node))
+    monkeypatch.setattr(head, "_start", lambda: None)
+    head.run()
+    assert getattr(folder.stop(), "reason", None) == (before or "preempted")
 
 
 def test_ray_is_there_once_its_dashboard_counts_a_node_as_alive(

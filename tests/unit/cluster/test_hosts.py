@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,16 @@ def test_a_time_limit_is_told_in_time(folder: ClusterFolder) -> None:
     stop = folder.stop()
     assert stop is not None
     assert (status, len(places), stop.reason) == (0, 2, "time_limit")
+    assert stop.deadline == pytest.approx(time.time() + 119, abs=30)
+
+
+def test_a_warning_of_the_scheduler_is_passed_on(folder: ClusterFolder) -> None:
+    cluster = folder.cluster()
+    site = cluster.site.model_copy(update={"time": None})
+    folder.write(cluster.model_copy(update={"site": site}))
+    warn = f"[[ $RAYSUITE_PLACE == 0:* ]] && kill -USR1 $PPID; {waits(folder, 'stop.json')}; exit 3"
+    status, places = keep(folder, warn)
+    assert (status, len(places), getattr(folder.stop(), "reason", "")) == (0, 2, "time_limit")
 
 
 def test_a_signal_asks_all_agents_to_end(folder: ClusterFolder) -> None:

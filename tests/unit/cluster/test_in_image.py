@@ -154,7 +154,11 @@ def test_a_folder_that_no_image_can_see_is_refused() -> None:
         launched(site_of("apptainer", image="/a:b.sif"), COMMAND, ())
 
 
-@pytest.mark.parametrize("folder", ["/tmp", "/tmp/me", "/tmpfast"])
+def test_without_gpus_an_image_has_no_option_for_them() -> None:
+    assert "--nv" not in launched(site_of("apptainer", gpus_per_node=0), COMMAND, ())
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/tmp/me", str(Path.home() / "me"), "/tmpfast"])
 def test_tmp_is_in_apptainers_images_anyway(folder: str) -> None:
     line = launched(SlurmSite(image="/r.sif"), COMMAND, (folder,))
     assert (f"--bind={folder}:{folder}" in line) == (folder == "/tmpfast")

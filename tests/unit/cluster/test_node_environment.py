@@ -10,7 +10,8 @@ import pytest
 from raysuite.cluster import binding
 from raysuite.cluster.agent.node import node_variables
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.variables import RUN_SETTINGS, with_site
+from raysuite.cluster.state_files import Head
+from raysuite.cluster.variables import RUN_SETTINGS, client_environment, with_site
 
 SECRETS = (
     "RAY_AUTH_TOKEN",
@@ -44,6 +45,36 @@ def test_ports_that_ask_for_no_token_are_closed(found: dict[str, str]) -> None:
     assert found["RAY_enable_metrics_collection"] == "0"
     assert found["AUTOSCALER_METRIC_PORT"] == found["DASHBOARD_METRIC_PORT"] == "-1"
     assert found.items() >= binding.CLOSED.items()
+
+
+def test_what_a_program_needs_to_use_the_cluster(
+    found: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found["TMPDIR"] == found["RAY_TMPDIR"] == str(tmp_path)
+    assert found["RAYSUITE_INTERFACE"] == "lo"
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    folder = ClusterFolder(tmp_path)
+    head = Head(host="n", gcs="10.0.0.1:6", dashboard="http://10.1.0.1:7", mlflow="")
+    common = {
+        "RAY_ADDRESS": "http://10.1.0.1:7",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token"),
+        "RAYSUITE_CLUSTER": str(tmp_path),
+        "NO_PROXY": "10.1.0.1",
+        "no_proxy": "10.1.0.1",
+    }
+    assert client_environment(folder, head) == common
+    whole = {"mlflow": "http://10.1.0.2:8", "client": "ray://10.1.0.1:9", "gcs": "127.0.0.1:6"}
+    assert client_environment(folder, head.model_copy(update=whole)) == {
+        **common,
+        "MLFLOW_TRACKING_URI": "http://10.1.0.2:8",
+        "MLFLOW_TRACKING_AUTH": "raysuite",
+        "RAYSUITE_RAY_CLIENT": "ray://10.1.0.1:9",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "NO_PROXY": "10.1.0.1,10.1.0.2",
+        "no_proxy": "10.1.0.1,10.1.0.2",
+    }
 
 
 def test_a_sites_search_paths_come_before_those_of_an_image(

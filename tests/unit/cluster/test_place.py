@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from raysuite.cluster.agent import place as place_module
 from raysuite.cluster.agent.place import Place, find_address, find_place, own_addresses
 from raysuite.cluster.agent.ray_process import check_temp, start_words
 from raysuite.cluster.ports import Ports
@@ -90,22 +93,63 @@ def test_loopback_is_no_address_for_others() -> None:
         find_address(FAR, None, {"SLURMD_NODENAME": "localhost"})
 
 
-def test_ray_is_left_nothing_to_choose() -> None:
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"SLURMD_NODENAME": "node"}, "10.0.0.5"),
+        ({"SLURMD_NODENAME": "other", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.6"}, "10.0.0.6"),
+        ({"SLURMD_NODENAME": "other", "SLURM_SUBMIT_HOST": "login"}, "10.0.0.7"),
+    ],
+)
+def test_a_heads_address_is_that_of_its_name_or_on_the_route_to_the_login_node(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], wanted: str
+) -> None:
+    names = {"node": ["127.0.1.1", "10.9.9.9", "10.0.0.5"], "login": ["10.2.0.1"]}
+    ours = {"127.0.1.1": "lo", "10.0.0.5": "a", "10.0.0.6": "b", "10.0.0.7": "c"}
+    routes = {"10.2.0.1": "10.0.0.7"}
+    monkeypatch.setattr(place_module, "own_addresses", lambda: ours)
+    monkeypatch.setattr(place_module, "_resolved", lambda name: names.get(name, []))
+    monkeypatch.setattr(place_module, "_route_to", routes.__getitem__)
+    assert find_address(FAR, None, variables) == wanted
+
+
+def test_ray_is_left_nothing_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     ports = Ports(20_000, 128)
     head = Place("a", 0, "x", 8, 1, 10 * 2**30)
+    free = SimpleNamespace(free=2**40)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     words = start_words(head, "10.0.0.1", ports, "", Path("/tmp/rs-x/r"))
     options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
-    given = {value for name, value in options.items() if name.endswith("port")}
-    assert len(given) == 11
-    assert all(20_000 <= int(port) < 20_128 for port in given)
-    assert options["--node-ip-address"] == options["--dashboard-host"] == "10.0.0.1"
-    assert (options["--num-cpus"], options["--num-gpus"]) == ("8", "1")
-    assert int(options["--memory"]) + int(options["--object-store-memory"]) <= 10 * 2**30
+    assert options == {
+        "--node-ip-address": "10.0.0.1",
+        "--object-manager-port": "20001",
+        "--node-manager-port": "20002",
+        "--dashboard-agent-listen-port": "20004",
+        "--dashboard-agent-grpc-port": "20005",
+        "--runtime-env-agent-port": "20006",
+        "--metrics-export-port": "20007",
+        "--min-worker-port": "20016",
+        "--max-worker-port": "20127",
+        "--temp-dir": "/tmp/rs-x/r",
+        "--num-cpus": "8",
+        "--num-gpus": "1",
+        "--memory": "7516192768",  # 7 of 10 GiB
+        "--object-store-memory": "3221225472",
+        "--port": "20000",
+        "--dashboard-host": "10.0.0.1",
+        "--dashboard-port": "20003",
+        "--include-dashboard": "true",
+        "--ray-client-server-port": "20009",
+        "--log-color": "false",
+    }
     assert "--head" in words
+    free.free = 1000  # of /dev/shm, which holds the object store
+    assert "--object-store-memory=900" in start_words(head, "10.0.0.1", ports, "", Path())
     node = start_words(Place("b", 1, "x", 8, 0, None), "10.0.0.2", ports, "10.0.0.1:5", Path())
     assert "--address=10.0.0.1:5" in node
     assert not [word for word in node if word.startswith(("--head", "--port", "--dashboard-port"))]
     assert not [word for word in node if word.startswith(("--memory", "--object-store"))]
+    assert "--num-gpus=0" in node
 
 
 def test_sockets_have_short_paths() -> None:

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app, cluster
+from raysuite.cluster import sites
 from raysuite.cluster.backend import Finding, State
 from raysuite.cluster.sites import check_site, file_system
 from raysuite.cluster.slurm import COMMANDS, megabytes, node_groups
@@ -107,6 +108,89 @@ def test_what_is_wrong(login: Login, site: dict[str, Any], what: str, words: str
     assert finding.state is State.WRONG
     assert words in finding.note
     assert finding.fix
+
+
+@pytest.mark.parametrize(
+    ("site", "what", "words"),
+    [
+        ({"nodes": 104}, "nodes", "104 of the partition's 104 nodes"),
+        (
+            {
+                "nodes": "4-200",
+                "memory_per_node": "1030000",
+                "cpus_per_node": 96,
+                "gpus_per_node": 8,
+            },
+            "nodes",
+            "4 of the partition's 104 nodes of up to 96 CPUs, 8 GPUs and 1030000 MB fit",
+        ),
+        ({"partition": "debug", "time": "30"}, "time", "30; at most 0.5 h"),
+        ({"partition": "debug,wide", "time": "99-0"}, "time", "99-0; no limit"),
+        ({"partition": "debug,wide"}, "partition", "wide, debug"),
+        ({"partition": "gpu"}, "time", "the partition's default; at most 24 h"),
+        ({}, "account", "your default of physics, physics2"),
+        ({}, "qos", "your default of long, normal"),
+    ],
+)
+def test_what_just_fits_works(login: Login, site: dict[str, Any], what: str, words: str) -> None:
+    finding = look(**site)[what]
+    assert finding.state is State.WORKS
+    assert finding.note.startswith(words)
+
+
+def test_a_second_partition_that_is_unknown_is_named_and_a_closed_one_is_no_mistake(
+    login: Login,
+) -> None:
+    assert look(partition="gpu,none")["partition"].note == "no partition is called 'none'"
+    assert look(partition="old")["partition"].state is State.UNSURE
+    assert look(partition="old,debug")["partition"].state is State.WORKS
+
+
+@pytest.mark.parametrize(
+    ("keys", "what", "local", "slurm"),
+    [
+        ({"scratch": "/nowhere"}, "scratch", State.WRONG, State.UNSURE),
+        ({"scratch": "/" + 39 * "x"}, "scratch", State.WRONG, State.UNSURE),
+        ({"scratch": "$JOB_TMP/x"}, "scratch", State.UNSURE, State.UNSURE),
+        ({"scratch": "/proc/self/status"}, "scratch", State.WRONG, State.UNSURE),
+        ({"binds": ["/nowhere"]}, "bind", State.WRONG, State.UNSURE),
+        ({"interface": "lo"}, "interface", State.WORKS, State.WORKS),
+        ({"interface": "none0"}, "interface", State.WRONG, State.UNSURE),
+        ({"client_interface": "none0"}, "client_interface", State.WRONG, State.UNSURE),
+        ({"environment": {"DB_PASS": "x"}}, "environment", State.UNSURE, State.UNSURE),
+        ({"image": "/nowhere.sif"}, "apptainer", State.WRONG, State.UNSURE),
+    ],
+)
+def test_what_compute_nodes_may_have_is_no_mistake_of_a_site_elsewhere(
+    login: Login, keys: dict[str, Any], what: str, local: State, slurm: State
+) -> None:
+    python = str(login.path / "sinfo")
+    for kind, state in ((LocalSite, local), (SlurmSite, slurm)):
+        site = kind.model_validate({"scratch": "/tmp", **keys})
+        found = {each.what: each for each in check_site(site, python)}
+        assert found[what].state is state
+        assert ("python" in found) == ("image" not in keys), "an image has its own"
+
+
+def test_an_engine_of_srun_is_one_of_its_options(login: Login) -> None:
+    site = {"engine": "pyxis", "image": "docker://x"}
+    login.command("srun", "echo '  --container-image=...'")
+    found = look(**site)
+    assert (found["pyxis"].state, "image" in found) == (State.WORKS, False)
+    login.command("srun", "echo '  --container=...'")
+    assert look(**site)["pyxis"].state is State.WRONG
+    login.command("srun", "echo '--container-image'; exit 1")
+    assert look(**site)["pyxis"].state is State.WRONG
+
+
+def test_a_folder_on_a_disk_of_this_machine_is_doubted(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, state in (("ext4", State.UNSURE), ("nfs4", State.WORKS)):
+        monkeypatch.setattr(sites, "file_system", lambda _, kind=kind: kind)
+        assert look()["shared folder"].state is state
+    local = [each.what for each in check_site(LocalSite(scratch="/tmp"), "/nowhere/python")]
+    assert local == ["scratch", "python"]
 
 
 def test_without_slurm_nothing_more_is_asked_of_it(login: Login) -> None:

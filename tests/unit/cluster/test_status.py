@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,8 +28,8 @@ from raysuite.cluster.client import (
 )
 from raysuite.cluster.folder import ClusterFolder, folder_of, prepare
 from raysuite.cluster.local import LocalBackend
-from raysuite.cluster.slurm import SlurmBackend, parse_states
-from raysuite.cluster.state_files import Alive, Cluster, Head, Node, Stop
+from raysuite.cluster.slurm import SlurmBackend, SlurmError, parse_states
+from raysuite.cluster.state_files import Alive, Cluster, Head, Node, Stop, Timings
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 from tests.living import living
@@ -196,6 +197,34 @@ def test_a_job_of_another_slurm_cluster_is_asked_for_there(
     assert cancelled.read_text("utf-8") == "--clusters=alpha 17\n"
 
 
+@pytest.mark.parametrize(
+    ("state", "options", "refused"),
+    [
+        ("PENDING|Priority|1|", "17", True),
+        ("RUNNING|None|1|n1", "--signal=TERM 17", True),
+        ("COMPLETING|None|1|n1", "--signal=TERM 17", False),
+        ("COMPLETED|None|1|n1", "--signal=TERM 17", False),
+    ],
+)
+def test_a_job_that_runs_is_signalled_and_one_that_waits_is_cancelled(
+    folder: ClusterFolder,
+    squeue: Callable[[str], Callable[[], int]],
+    tmp_path: Path,
+    state: str,
+    options: str,
+    refused: bool,
+) -> None:
+    squeue(f"echo '17|{state}'")
+    scancel = tmp_path / "bin" / "scancel"
+    scancel.write_text(f'#!/bin/sh\necho "$*" >{tmp_path}/asked\n')
+    scancel.chmod(0o755)
+    SlurmBackend().end(folder.cluster())
+    assert (tmp_path / "asked").read_text("utf-8") == f"{options}\n"
+    scancel.write_text("#!/bin/sh\necho 'Job/step already completing' >&2; exit 1\n")
+    with pytest.raises(SlurmError, match="completing") if refused else nullcontext():
+        SlurmBackend().end(folder.cluster())
+
+
 def test_states_of_a_life(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def now() -> tuple[str, str]:
         status = status_of(folder)
@@ -206,6 +235,7 @@ def test_states_of_a_life(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
     slurm_says(monkeypatch, JobState("running", "RUNNING"))
     assert now() == ("starting", "")
     joined(folder, "a", "b")
+    assert now() == ("starting", ""), "Ray lists no node yet"
     folder.write(Alive(addresses=("1.0",), incarnation="now"))
     assert now() == ("up", "")
     folder.write(Stop(reason="time_limit", deadline=1.0))
@@ -214,6 +244,9 @@ def test_states_of_a_life(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
     assert now() == ("ended", "the time limit")
     folder.forget(Stop)
     assert now()[0] == "stale"
+    folder.write(Node(host="a", state="ended", incarnation="now"))
+    assert now() == ("ended", "")
+    joined(folder, "a", "b")
     assert status_of(folder).alive_count == 0  # whatever the killed head last wrote
     assert node_in_words(status_of(folder), 0) == "gone"
     slurm_says(monkeypatch, JobState("gone", "OUT_OF_MEMORY", "OutOfMemory", ("a",)))
@@ -288,6 +321,37 @@ def test_missing_nodes_are_named_with_their_logs(
     assert "line 50" not in message
     assert "the head's" not in message
     assert last_lines(folder.path / "none.log") == []
+
+
+def test_the_newest_cluster_is_first_and_one_that_cannot_be_read_is_left_out() -> None:
+    for name, created in (("a", 1.0), ("b", 3.0), ("c", 2.0), ("d", 4.0)):
+        site = SlurmSite(name="far")
+        made = Cluster(name=name, site=site, nodes=1, created=created, working_folder="/")
+        folder = prepare(made)
+    (folder.path / "cluster.json").write_text("{")
+    assert [status.cluster.name for status in all_status()] == ["b", "c", "a"]
+
+
+def test_durations_of_a_start_are_those_of_its_slowest_node(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_says(monkeypatch, JobState("running", "RUNNING"))
+    joined(folder)
+    for index, (began, ray, python) in enumerate(((25.0, 4.0, 1.0), (22.5, 3.0, 2.0))):
+        seconds = {"ray": ray, "python": python}
+        node = Node(host=f"n{index}", index=index, state="joined", incarnation="now", began=began)
+        folder.write(node.model_copy(update={"seconds": seconds}))
+    folder.write(Timings(seconds={"submit": 2.0}))
+    client_module._record_timings(folder, status_of(folder), running_since=20.0, now=31.0)
+    assert folder.timings() == {
+        "submit": 2.0,
+        "waiting": 17.0,  # from 1 + 2, when it was submitted
+        "step": 2.5,
+        "image": 0.0,
+        "python": 2.0,
+        "ray": 4.0,
+        "all": 30.0,
+    }
 
 
 def test_the_only_living_one_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:

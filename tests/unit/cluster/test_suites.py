@@ -22,6 +22,7 @@ from raysuite.cluster.suites import (
     Resume,
     Suite,
     _is_writable,
+    has_driver,
     is_to_be_resumed,
     register,
     resume_commands,
@@ -278,3 +279,29 @@ def test_a_folder_on_a_full_disk_is_not_writable(tmp_path: Path) -> None:
     assert not found
     assert not _is_writable(tmp_path / "removed")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_driver_on_another_host_may_live(tmp_path: Path, cluster: ClusterFolder) -> None:
+    results = made_results(tmp_path, "a")
+    register(cluster, Suite(results=results, folder=tmp_path))
+    here = {"host": os.uname().nodename, "pid": 2**22 + 1, "since": 0.0, "birth": ""}
+    for told, drives, is_resumed in (
+        ("", False, False),  # it ended by itself
+        (json.dumps({**here, "host": "elsewhere"}), True, False),
+        (json.dumps(here), False, True),
+        ("[]", False, False),
+    ):
+        (results / LOCK).write_text(told)
+        assert has_driver(results) == drives
+        assert bool(resume_commands(cluster, head_is_new=False)) == is_resumed
+        assert len(resume_commands(cluster)) == 1, "no driver of an earlier head lives"
+
+
+def test_a_suite_is_the_same_by_a_link_to_its_results(
+    tmp_path: Path, cluster: ClusterFolder
+) -> None:
+    results = made_results(tmp_path, "a")
+    (tmp_path / "link").symlink_to(results)
+    register(cluster, Suite(results=results, folder=tmp_path))
+    unregister(cluster, tmp_path / "link")
+    assert resume_commands(cluster) == []

@@ -11,7 +11,7 @@ import pytest
 from raysuite.errors import MissingPartError, UserError
 from raysuite.images import builder as building
 from raysuite.images.apptainer import EngineError, engine, streamed
-from raysuite.images.builder import Order, check, checkout, commands, write_context
+from raysuite.images.builder import Order, build, check, checkout, commands, write_context
 from raysuite.images.recipe import BASE, TOP, Choice, Variant, digest, this_architecture
 
 ROOT = Path(__file__).parents[3]
@@ -68,7 +68,10 @@ def test_a_definition_of_ones_own_gets_the_arguments_that_it_uses(
 def test_the_kept_base_is_that_of_the_same_definition(order: Order) -> None:
     fewer = dataclasses.replace(order, choice=Choice(extras=()))
     own = dataclasses.replace(order, own={BASE: "Bootstrap: scratch\n", TOP: ""})
-    assert order.base == fewer.base != own.base
+    other = dataclasses.replace(order, choice=Choice(arch=OTHER))
+    assert order.base == fewer.base
+    made_of = {each.base.stem.rpartition("-")[2] for each in (order, own, other)}
+    assert len(made_of) == 3
 
 
 def test_without_apptainer_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +98,50 @@ def test_what_would_fail_late_fails_at_once(
 ) -> None:
     with pytest.raises(UserError, match=message):
         check(dataclasses.replace(order, **changes))  # type: ignore[arg-type]
+
+
+def test_only_a_fresh_debian_needs_debootstrap(
+    order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "_path", lambda: "")
+    with pytest.raises(UserError, match="debootstrap is not on PATH"):
+        check(order)
+    check(dataclasses.replace(order, choice=Choice(Variant.CUDA)))
+    check(dataclasses.replace(order, own={BASE: "Bootstrap: scratch\n", TOP: ""}))
+
+
+def test_a_base_is_built_once_and_an_image_appears_when_it_is_complete(
+    program: str, order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(program).write_text(
+        "#!/bin/sh\nfor each; do half=$image image=$each; done\n"
+        'test -e "$half" && echo "left over: $half"\n'
+        'echo "$image $APPTAINER_TMPDIR $(ls) $(ls lent)" | tr "\\n" " "; echo\n'
+        'if [ "$image" = "$FAILS.def" ]; then echo broken; exit 3; fi\n'
+        'echo made > "$half"\n'
+    )
+    monkeypatch.setattr(building, "write_context", lambda order, context: "digest")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    own = dataclasses.replace(order, own={BASE: "a", TOP: "b"}, scratch=scratch)
+    said: list[str] = []
+    first = build(own, said.append)
+    assert (first.path, first.digest, first.size_bytes) == (order.out, "digest", 5)
+    assert list(first.seconds) == ["base", "context", "raysuite"]
+    assert said[1].split()[:2] == ["base.def", str(scratch)]
+    assert {"lent", "raysuite.def", "cache", "settings.json"} <= set(said[1].split())
+    assert said[-1].split()[:3] == ["raysuite.def", str(scratch), "base.def"]
+    assert first.log.read_text().count("\n") == 1 + 2
+    assert [each.name for each in own.shelf.glob("*.sif")] == [own.base.name]
+    second = build(own, said.append)
+    assert list(second.seconds) == ["context", "raysuite"]
+    assert second.log.read_text().count("\n") == 1 + 1, "of this build alone"
+    order.out.write_text("kept")
+    monkeypatch.setenv("FAILS", "raysuite")
+    with pytest.raises(EngineError, match="broken"):
+        build(own, said.append)
+    assert order.out.read_text() == "kept"
+    assert [*scratch.iterdir()] == []
 
 
 def test_an_installed_raysuite_has_no_recipe(

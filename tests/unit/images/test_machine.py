@@ -35,6 +35,12 @@ Suites: bookworm bookworm-updates
             "https://m.example/debian/",
         ),
         (
+            "sources.list",
+            "deb http://security.example/ubuntu x\ndeb http://a.example/debian x\n"
+            "deb http://b.example/debian x",
+            "http://a.example/debian",
+        ),
+        (
             "sources.list.d/a.list",
             "deb [arch=amd64 signed-by=/k] http://m.example/a/debian trixie main",
             "http://m.example/a/debian",
@@ -79,6 +85,47 @@ def test_pips_variables_win_over_its_files(tmp_path: Path) -> None:
     environment["PIP_INDEX_URL"] = "https://variable.example/simple"
     found = pip_settings(environment)
     assert found == {"index-url": "https://variable.example/simple", "cert": "/c.pem"}
+
+
+def test_the_last_of_pips_files_wins(tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path)}
+    for name in (".pip/pip.conf", ".config/pip/pip.conf", "own.conf"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"[global]\nindex-url = https://{name}\n")
+        if name == "own.conf":
+            environment["PIP_CONFIG_FILE"] = str(tmp_path / name)
+        assert pip_settings(environment)["index-url"] == f"https://{name}"
+
+
+def test_apts_proxies_are_lent_and_what_is_missing_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "apt-config"
+    program.write_text(
+        """#!/bin/sh
+echo 'Acquire::http::Proxy "http://a:1";'
+echo 'Acquire::https::Proxy::m.example "DIRECT";'
+echo 'Acquire::http::Timeout "9";'
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+    for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    (folder := tmp_path / "lent").mkdir()
+    lend(folder)
+    settings = json.loads((folder / "settings.json").read_text())
+    assert not {"SSL_CERT_FILE", "http_proxy", "https_proxy"} & settings.keys()
+    assert not (folder / "certificates.pem").exists()
+    assert (folder / "apt.conf").read_text().splitlines() == [
+        'Acquire::http::Proxy "http://a:1";',
+        'Acquire::https::Proxy::m.example "DIRECT";',
+    ]
+    program.write_text("#!/bin/sh\n")
+    (other := tmp_path / "other").mkdir()
+    lend(other)
+    assert [each.name for each in other.iterdir()] == ["settings.json"]
 
 
 def test_pips_section_of_install_wins_over_the_global_one(tmp_path: Path) -> None:
