@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from raysuite.data import cache, node_share, prepare
-from raysuite.data.cache import publish, verify
+from raysuite.data.cache import converted, publish, verify
 from raysuite.data.formats import image_folder as folders
 from raysuite.data.formats import tfrecord
 from raysuite.errors import DataError
@@ -156,6 +156,45 @@ def test_what_was_found_whole_is_read_again_only_where_it_changed(tmp_path, monk
     (folder / "a" / "x").write_text("c")
     with pytest.raises(DataError, match=r"a/x is damaged"):
         verify(folder, ("a",))
+
+
+def test_a_conversion_is_of_the_content_and_the_order_of_its_sources(tmp_path):
+    sources = [tmp_path / name for name in ("one", "two")]
+    for path in sources:
+        path.write_text(path.name)
+    written: list[Path] = []
+
+    def write(folder: Path) -> None:
+        written.append(folder)
+        (folder / "x").write_text("x")
+
+    def made(paths: list[Path], name: str = "set") -> Path:
+        return converted(tmp_path / "cache", name, paths, write)
+
+    first = made(sources)
+    os.utime(sources[0], (1, 1))
+    assert made(sources) == first
+    assert len(written) == 1
+    others = [made(sources[::-1]), made(sources[:1]), made(sources, "other")]
+    sources[1].write_text("owt")
+    folders = {first, *others, made(sources)}
+    assert len(folders) == len(written) == 5
+    assert all((folder / "x").read_text() == "x" for folder in folders)
+    (first / "x").write_text("y")
+    sources[1].write_text("two")
+    with pytest.raises(DataError, match="files/x is damaged"):
+        made(sources)
+
+
+def test_of_two_parts_with_one_beginning_one_is_checked(tmp_path):
+    def write(folder: Path) -> None:
+        for part in ("a", "ab"):
+            (folder / part).mkdir()
+            (folder / part / "x").write_text(part)
+
+    publish(tmp_path / "set", write)
+    (tmp_path / "set" / "ab" / "x").write_text("c")
+    verify(tmp_path / "set", ("a",))
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,12 @@ def test_plain_and_packed_files_may_stand_together(folder):
     path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
     assert_equal(prepared(small, folder), small)
+    for path in folder.glob("t10k-*-ubyte"):  # a plain file is taken before a packed one
+        path.with_name(f"{path.name}.gz").write_bytes(b"damaged")
+    assert_equal(prepared(small, folder), small)
+    (folder / "raw").mkdir()
+    (folder / "raw" / "t10k-labels-idx1-ubyte").write_bytes(b"of fewer files")
+    assert_equal(prepared(small, folder), small)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -116,8 +116,14 @@ def test_what_a_script_can_change(hosts: list[str]) -> None:
     sends = explained(plan, script, shares([0.3, 0.3], [0.7, 0.7])).first
     assert sends.startswith("a larger batch per worker, gradients in 16 bits")
     assert ("fewer nodes (--placement pack)" in sends) == (len({*hosts}) > 1)
-    waits = explained(plan, script, shares([0.3, 0.95], [0.68, 0.03])).first
-    assert waits.startswith(f"rank 1 on {hosts[1]}, for which others wait: ")
+    waits = explained(plan, script, shares([0.3, 0.95], [0.68, 0.03]))
+    assert waits.first.startswith(f"rank 1 on {hosts[1]}, for which others wait: ")
+    nodes = ", 2 nodes" if len({*hosts}) > 1 else ""
+    named = ", rank 1 waits least for the others"
+    assert waits.evidence == f"waits for the loader, profile{named}{nodes}, other rows"
+    for apart, said in ((0.045, ""), (0.055, named)):
+        nearly = explained(plan, script, shares([0.9, 0.9], [0.1, 0.1 - apart]))
+        assert nearly.evidence == f"waits for the loader, profile{said}{nodes}, other rows"
 
 
 def test_smaller_buckets_are_advised_where_one_holds_all_gradients_of_gpus() -> None:
@@ -283,3 +289,39 @@ def test_a_pipeline_with_one_micro_batch_idles() -> None:
     found = explained({**plan, "spec": spec, "label": {}})
     assert found.binding == "bubble"
     assert found.shares["bubble"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("cores", "each", "changes", "advice"),
+    [
+        (1, 1, {}, "more than these 1 processors, or a smaller network"),
+        (3, 1, {}, "2 of 3 processors are idle: try resources.workers=3 with strategy=ddp"),
+        (3, 2, {}, "1 of 3 processors is idle: try resources.cpus_per_worker=3"),
+        (4, 1, {"device": "gpu"}, "training.precision=bf16"),
+        (4, 1, {"device": "gpu", "precision": "bf16"}, "more workers with strategy=ddp, or a "),
+        (None, 1, {}, "more workers with strategy=ddp, or a smaller network: nothing else "),
+    ],
+)
+def test_what_can_be_changed_where_computation_takes_all_the_time(
+    cores: int | None, each: int, changes: dict[str, str], advice: str
+) -> None:
+    plan = of("single", 1)
+    spec = {
+        **plan["spec"],
+        "resources": {**plan["spec"]["resources"], "cpus_per_worker": each},
+        "training": {**plan["spec"]["training"], "precision": changes.get("precision", "fp32")},
+    }
+    environment = {"cpu": {"logical_cores": cores}} if cores else {}
+    started = RunStarted(run_id="", plan={}, environment=environment)
+    device = changes.get("device", plan["device"])
+    found = explained({**plan, "spec": spec, "device": device}, started)
+    assert (found.binding, found.shares) == ("computation", {"computation": 1.0})
+    assert found.first.startswith(advice)
+
+
+def test_a_full_pipeline_has_no_bubble() -> None:
+    plan = of("ddp", 2)
+    strategy = {"name": "pipeline", "schedule": "pipedream", "micro_batches": 1, "stages": 2}
+    found = explained({**plan, "spec": {**plan["spec"], "strategy": strategy}, "label": {}})
+    assert found.shares == {"computation": 1.0}
+    assert found.evidence == "waits for the loader, schedule"

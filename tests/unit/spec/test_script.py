@@ -30,6 +30,12 @@ NAMES = {"workers": 4, "nodes": 2}
         ("{workers ** 9}", "{workers ** 9}"),
         ("{open('x')}", "{open('x')}"),
         ("{workers.real}", "{workers.real}"),
+        ("{True + 1}", "{True + 1}"),
+        ("{+nodes - -1}", "3"),
+        ("{7 / nodes}", "3.5"),
+        ("{1e15}", "1000000000000000"),
+        ("{" + "1+" * 99 + "1}", "100"),
+        ("{" + "1+" * 100 + "1}", "{" + "1+" * 100 + "1}"),
     ],
 )
 def test_placeholders_are_arithmetic_and_other_braces_stay(given: str, filled: str) -> None:
@@ -46,7 +52,7 @@ def test_arguments_of_a_matrix_follow_the_command() -> None:
     script = ScriptOptions(
         command="train.py --lr '{0.1 * workers}'",
         arguments={"batch": "{64 // workers}", "amp": True, "none": None, "off": False, "seed": 0},
-        environment={"N": "{nodes}", "OFF": None, "EMPTY": ""},
+        environment={"N": "{nodes}", "OFF": None, "EMPTY": "", "ZERO": 0},
         samples_per_step="16 * workers",
     )
     assert script.words(NAMES) == [
@@ -59,8 +65,14 @@ def test_arguments_of_a_matrix_follow_the_command() -> None:
         "--seed",
         "0",
     ]
-    assert script.variables(NAMES) == {"N": "2", "EMPTY": ""}
+    assert script.variables(NAMES) == {"N": "2", "EMPTY": "", "ZERO": "0"}
     assert script.samples(NAMES) == 64
+    for given, samples in ((None, None), (7, 7), ("workers / 4", 1), ("workers + nodes", 6)):
+        found = ScriptOptions(command="train.py", samples_per_step=given)
+        assert found.samples(NAMES) == samples
+    for given in ("workers / 8", "workers // 8", "{workers}"):
+        with pytest.raises(ValueError, match="samples_per_step"):
+            ScriptOptions(command="train.py", samples_per_step=given).samples(NAMES)
 
 
 def plans(text: str) -> list[RunPlan]:
@@ -121,6 +133,15 @@ def test_the_guides_spec_is_planned_as_the_guide_writes_it(
         "script: {command: [FILE], environment: {'': 1}}",
         "script: {command: [FILE], environment: {MASTER_PORT: 29500}}",
         "script: {command: 'FILE --batch {64 // workers}'}",
+        'script: {command: "FILE \'a"}',
+        "script: {command: ' '}",
+        "script: {command: [-m]}",
+        "script: {command: [FILE]}\ndata: digits",
+        "script: {command: [FILE]}\ntraining: {epochs: 2}",
+        "script: {command: [FILE]}\nloader: memory",
+        "script: {command: [FILE]}\noptimizer: adamw",
+        "script: {command: [FILE]}\nschedule: cosine",
+        "script: {command: [FILE]}\nsynthetic_data: {mnist: {images: 9}}",
     ],
 )
 def test_mistakes_in_a_script_are_those_of_a_spec(wrong: str, tmp_path: Path) -> None:
@@ -135,3 +156,14 @@ def test_all_blocks_that_a_script_replaces_are_named(tmp_path: Path) -> None:
     blocks = "model: resnet20\nstrategy: ddp\nschedule: constant"
     with pytest.raises(SpecError, match="a script has its own model, strategy, schedule;"):
         plans(f"name: own\nscript: {{command: [{tmp_path}/train.py]}}\n{blocks}")
+
+
+def test_blocks_beside_a_script_may_be_empty(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.touch()
+    script = f"name: own\nscript: {{command: [{file}]}}\n"
+    blocks = "search:\nsynthetic_data: {}\n"
+    [plain], [written] = plans(script), plans(script + blocks)
+    assert written.spec == plain.spec
+    spec = plain.spec.model_dump(mode="json")
+    assert spec["model"]["name"] == spec["data"]["name"] == "script:main"
