@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
+from packaging.version import Version
 
 from raysuite.orchestrate.stopping import requested_end
 from raysuite.orchestrate.sweep.schedulers import ORDER, JournaledScheduler
@@ -283,7 +285,9 @@ def test_runs_that_diverged_are_the_worst(tmp_path, scheduler, lower_is_better, 
     if lower_is_better:
         sweep.scheduler._plans = {each.run_id: with_error(each) for each in sweep.plans}
     assert not sweep.epoch(first, 0, 0.1)
-    assert [sweep.epoch(each, 0, value) for each in diverged] == [True, True]
+    # the median rule of Ray before 2.60 counts the first one's value, so the second one goes on
+    counts_all = scheduler is not ASHA and Version(ray.__version__) < Version("2.60")
+    assert [sweep.epoch(each, 0, value) for each in diverged] == [True, not counts_all]
     assert not sweep.epoch(last, 0, 0.1)
     request = requested_end(tmp_path, diverged[0].run_id)
     assert isinstance(request, Prune)
