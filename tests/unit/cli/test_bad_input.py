@@ -146,7 +146,7 @@ GIVEN = {
     "data make mnist --scale laptop": "'mnist' is not one",
     **dict.fromkeys(
         (
-            f"data make EXPERIMENTS/ddlbench.yaml --{option}"
+            f"data make EXPERIMENTS/ddlbench.yaml --dry-run --{option}"
             for option in (
                 *("images 9", "format idx", "fraction 0.1", "classes 9", "size 8", "out new"),
                 *("content natural", "seed 0"),
