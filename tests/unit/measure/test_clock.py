@@ -38,6 +38,27 @@ def test_steps_are_timed_from_the_end_of_the_one_before() -> None:
     assert 0 <= short < 0.02 <= long
 
 
+def test_events_of_a_device_are_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        times = iter((10.0, 35.0, 135.0))
+
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = next(self.times)
+
+        def elapsed_time(self, end: Event) -> float:
+            return end.at - self.at
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    clock = StepClock(torch.device("cuda"))
+    clock.restart()
+    clock.mark()
+    clock.mark()
+    assert clock.seconds() == [0.025, 0.1]
+
+
 @pytest.mark.gpu
 def test_steps_of_a_device_are_timed_in_its_stream() -> None:
     require("gpu")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 import raysuite
@@ -71,12 +74,67 @@ def test_gpus_are_listed_and_no_driver_means_none(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "550.1")
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: "Made-up GPU")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: f"Made-up GPU {handle}")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: Memory)
-    expected = {"name": "Made-up GPU", "memory_bytes": 80 * 2**30, "driver": "550.1"}
-    assert environment()["gpus"] == [expected]
+    assert environment()["gpus"] == [
+        {"name": f"Made-up GPU {number}", "memory_bytes": 80 * 2**30, "driver": "550.1"}
+        for number in (0, 1)
+    ]
+
+
+def test_amds_gpus_are_listed_where_there_are_none_of_nvidia(monkeypatch):
+    class Smi:  # answers of AMD SMI's documentation; no such GPU is here
+        AmdSmiException = OSError
+        AmdSmiMemoryType = SimpleNamespace(VRAM="vram")
+        is_broken, left = False, 0
+
+        def amdsmi_get_processor_handles(self):
+            return ["a", "b"]
+
+        def amdsmi_get_gpu_asic_info(self, handle):
+            if self.is_broken:
+                raise OSError
+            return {"market_name": f"GPU {handle}"}
+
+        def amdsmi_get_gpu_memory_total(self, handle, kind):
+            return {"vram": 2**30}[kind]
+
+        def amdsmi_get_gpu_driver_info(self, handle):
+            return {"driver_version": "6.1"}
+
+        def amdsmi_shut_down(self):
+            self.left += 1
+
+    smi = Smi()
+    monkeypatch.setattr(environment_module, "nvml", lambda: None)
+    monkeypatch.setattr(environment_module, "amdsmi", lambda: smi)
+    assert environment_module.gpus() == [
+        {"name": f"GPU {handle}", "memory_bytes": 2**30, "driver": "6.1"} for handle in "ab"
+    ]
+    smi.is_broken = True
+    assert environment_module.gpus() == []
+    assert smi.left == 2
+
+
+def test_the_job_the_container_and_the_usable_cores_are_those_of_this_process(monkeypatch):
+    names = ("SLURM_JOB_ID", "SINGULARITY_CONTAINER", "APPTAINER_CONTAINER")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        found = environment(commits=False)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert (found["cpu"]["usable_cores"], found["slurm_job_id"], found["git"]) == (1, None, None)
+    assert found["cpu"]["logical_cores"] == psutil.cpu_count()
+    for name in names:
+        monkeypatch.setenv(name, f"of {name}")
+        found = environment(commits=False)
+        assert found["slurm_job_id"] == "of SLURM_JOB_ID"
+        assert name == "SLURM_JOB_ID" or found["container"] == f"of {name}"
 
 
 def commit(file: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from raysuite.measure import host_samples
 from raysuite.measure.host_samples import Host, sampling
-from raysuite.records.system import read_samples, system_file, system_files
+from raysuite.records.system import GpuSample, read_samples, system_file, system_files
 
 
 def test_a_sample_tells_this_host() -> None:
@@ -24,6 +26,52 @@ def test_a_sample_tells_this_host() -> None:
     assert 0 < sample.process_bytes <= sample.memory_total_bytes
     assert sample.received_bytes >= 0
     assert sample.sent_bytes >= 0
+
+
+def test_gpus_and_traffic_are_in_shares_bytes_and_watts(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nvml:
+        """Two GPUs; the second one reports only its memory."""
+
+        NVMLError = OSError
+
+        def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+            return 2
+
+        def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+            return index
+
+        def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+            return SimpleNamespace(used=3 + handle, total=8)
+
+        def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
+            if handle:
+                raise OSError
+            return SimpleNamespace(gpu=40, memory=7)
+
+        def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
+            if handle:
+                raise OSError
+            return 250_500
+
+        def nvmlShutdown(self) -> None:  # noqa: N802
+            left.append(True)
+
+    left: list[bool] = []
+    seen = ((100, 1000), (130, 1005))
+    traffic = iter([{"bytes_recv": received, "bytes_sent": sent} for received, sent in seen])
+    monkeypatch.setattr(host_samples, "nvml", Nvml)
+    monkeypatch.setattr(
+        psutil,
+        "net_io_counters",
+        lambda: SimpleNamespace(**next(traffic)),
+    )
+    with Host() as host:
+        sample = host.sample()
+    assert (sample.received_bytes, sample.sent_bytes, left) == (30, 5, [True])
+    assert sample.gpus == [
+        GpuSample(index=0, busy=0.4, memory_bytes=3, memory_total_bytes=8, watts=250.5),
+        GpuSample(index=1, busy=None, memory_bytes=4, memory_total_bytes=8, watts=None),
+    ]
 
 
 def test_a_short_run_has_one_sample_and_a_longer_one_more(tmp_path: Path) -> None:

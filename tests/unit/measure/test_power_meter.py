@@ -54,11 +54,32 @@ def test_a_counter_that_starts_again(tmp_path: Path) -> None:
     assert meter.joules() == pytest.approx(5e-6)
 
 
-def test_what_cannot_be_read_is_not_there(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Rapl.found(tmp_path / "nothing") is None
     package = zone(tmp_path, "intel-rapl:0", "package-0")
     (package / "energy_uj").unlink()
     assert Rapl.found(tmp_path) is None
+    for folder, why in (
+        (tmp_path, "RAPL's counters are not readable"),
+        (tmp_path / "nothing", "there is no RAPL"),
+    ):
+        meter = PowerMeter(CPU, folder)
+        assert meter.missing == [f"energy of the host is not measured, because {why}"]
+    monkeypatch.setattr(Gpu, "found", lambda device: None)
+    _, of_gpu = PowerMeter(torch.device("cuda"), tmp_path).missing
+    assert of_gpu == "energy of the GPU is not measured, because NVML has no counter"
+
+
+def test_a_device_has_the_same_number_in_all_its_workers(monkeypatch, tmp_path: Path) -> None:
+    numbers = []
+    monkeypatch.setattr(power_meter, "PERIOD_S", 0.001)
+    for uuid in ("GPU-1", "GPU-1", "GPU-2"):
+        monkeypatch.setattr(Gpu, "found", lambda _, uuid=uuid: Gpu(Library(), "new", uuid))
+        meter = PowerMeter(CPU, tmp_path)
+        numbers.append(meter.device)
+        meter.close()
+    assert numbers[0] == numbers[1] != numbers[2]
+    assert all(0 < number == int(float(number)) < 2**48 for number in numbers)
 
 
 def test_the_thread_sees_what_starts_again_within_a_window(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from raysuite import mark
 from raysuite.measure import power_meter
-from raysuite.measure.script_steps import Recorder, counted, digest, observe, samples_hash
+from raysuite.measure.script_steps import Recorder, Row, counted, digest, observe, samples_hash
 from raysuite.records.script_records import RankLog
 from tests.unit.measure.test_power_meter import Library
 
@@ -157,7 +160,9 @@ def test_an_optimiser_that_no_longer_steps_is_replaced(log: Any) -> None:
         torch.optim.SGD(loop.model.parameters(), lr=0.0).step()
         loop.epoch()
 
-    assert len(log(script).rows) == 5
+    found = log(script)
+    assert len(found.rows) == 5
+    assert found.marks["first_step"] > found.rows[0][0], "a script's start lasts until its own step"
 
 
 def test_waits_for_the_loader_and_pauses_are_measured(log: Any) -> None:
@@ -204,6 +209,17 @@ def test_marked_steps_replace_those_of_optimisers(log: Any) -> None:
     mark.step(samples=1)  # without a launcher: nothing
 
 
+def test_marks_without_samples_have_those_of_the_loader_and_the_given_loss(log: Any) -> None:
+    def script() -> None:
+        loop = Loop(samples=24)
+        for place, _ in enumerate(loop.loader):
+            mark.step(loss=0.5 + place, tokens=[None, 7, None][place])
+
+    found = log(script, check=3)
+    assert [(row[3], row[4]) for row in found.rows] == [(8, None), (None, 7), (8, None)]
+    assert [each["loss"] for each in found.checks] == [0.5, 1.5, 2.5]
+
+
 def test_marked_steps_need_no_optimiser(log: Any) -> None:
     found = log(lambda: mark.step(samples=5))
     assert [row[3:] for row in found.rows] == [[5, None, False, 0.0]]
@@ -232,6 +248,7 @@ def test_marked_steps_need_no_optimiser(log: Any) -> None:
         (SystemExit(3), "SystemExit: 3"),
         (SystemExit("no"), "SystemExit: no"),
         (ValueError("no"), "ValueError: no"),
+        (SyntaxError("no", ("train.py", 3, 1, "x = (")), "SyntaxError: no"),
     ],
 )
 def test_an_end_with_an_error_is_described(
@@ -250,6 +267,7 @@ def test_only_the_first_steps_parameters_are_digested(log: Any) -> None:
     assert found.checks[0]["parameters"] != found.checks[1]["parameters"]
     assert len(found.checks[1]["parameters"]) == 2
     assert 0 < found.checks[0]["samples"] != found.checks[1]["samples"]
+    assert len(found.rows) == 5
     assert found.model["pass_samples"] == 40
     assert found.model["rates"] == [0.1]
     assert found.checks[0]["loss"] == pytest.approx(0.7, abs=0.7)
@@ -261,6 +279,11 @@ def test_only_the_first_steps_parameters_are_digested(log: Any) -> None:
         (torch.zeros(3, 5), (3, None)),
         ({"input_ids": torch.zeros(3, 5), "labels": torch.zeros(3, 5)}, (3, 15)),
         ([("a", "b"), [torch.zeros(7, 1)]], (7, None)),
+        (SimpleNamespace(name="x", image=torch.zeros(4, 2)), (4, None)),
+        ({"epoch": torch.zeros(()), "image": torch.zeros(6)}, (6, None)),
+        ({"input_ids": [1, 2], "labels": torch.zeros(2)}, (2, None)),
+        ([[[[torch.zeros(7)]]]], (7, None)),
+        ([[[[[torch.zeros(7)]]]]], (None, None)),
         ("text", (None, None)),
         (torch.zeros(()), (None, None)),
     ],
@@ -363,3 +386,134 @@ def test_the_forming_of_a_process_group_is_timed(log: Any) -> None:
 
     marks = log(script).marks
     assert marks["group_begins"] < marks["group_formed"] < marks["first_batch"]
+
+
+def test_the_samples_of_a_compared_step_are_those_read_with_gradients(log: Any) -> None:
+    loop = Loop(samples=16)
+    first, second = (samples_hash(batch) for batch in loop.loader)
+
+    def script() -> None:
+        with torch.no_grad():
+            list(loop.loader)
+        loop.epoch()
+
+    assert [each["samples"] for each in log(script, check=3).checks] == [first, second]
+
+
+def test_batches_that_were_read_ahead_are_noted_in_the_step_after_their_reading(
+    log: Any, tmp_path: Path
+) -> None:
+    def script() -> None:
+        loop = Loop(samples=24)
+        for x, y in list(loop.loader):
+            loop.backward(x, y)
+            loop.optimizer.step()
+
+    log(script)
+    noted = map(json.loads, (tmp_path / "rank-0.jsonl").read_text().splitlines())
+    rows = [row for each in noted if each["kind"] == "steps" for row in each["rows"]]
+    assert [row[3:6] for row in rows] == [[24, None, False], [0, 0, False], [0, 0, False]]
+
+
+def test_items_that_no_loader_has_batched_are_not_counted(log: Any) -> None:
+    def script() -> None:
+        loop = Loop()
+        loop.loader = DataLoader(loop.loader.dataset, batch_size=None)
+        for _ in loop.loader:
+            loop.optimizer.step()
+            break
+
+    assert samples(log(script)) == [None]
+
+
+def test_a_loader_within_a_loader_is_counted_once_and_has_its_length(log: Any) -> None:
+    class Outer(DataLoader):  # type: ignore[type-arg]
+        def _get_iterator(self) -> Any:
+            return iter(inner)
+
+    def script() -> None:
+        loop = Loop()
+        loop.loader = Outer(loop.loader.dataset, 40)
+        lengths.append(len(iter(loop.loader)))
+        loop.epoch()
+
+    inner, lengths = Loop(samples=24).loader, list[int]()
+    expected = [samples_hash(batch) for batch in inner]
+    found = log(script, check=3)
+    assert (samples(found), lengths) == ([8, 8, 8], [3])
+    assert [each["samples"] for each in found.checks] == expected
+
+
+def test_deepspeeds_calls_for_each_group_are_one_step_of_shards(
+    log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", ModuleType("deepspeed"))
+
+    def script() -> None:
+        loop = Loop(samples=24)
+        for x, y in loop.loader:
+            loop.backward(x, y)
+            loop.optimizer.step()
+            loop.optimizer.step()
+
+    found = log(script, check=1)
+    assert samples(found) == [8, 8, 8]
+    assert (found.checks[0]["sharded"], found.model["parameters"]) == (True, None)
+
+
+def test_layers_that_train_and_parameters_are_named(log: Any) -> None:
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+    network = Wrapper(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm3d(2), nn.Dropout3d().eval()))
+    nameless = nn.Parameter(torch.zeros(1))
+
+    def script() -> None:
+        torch.optim.SGD([*network.parameters(), nameless], lr=0.1).step()
+
+    found = log(script, check=1)
+    names = ["0.weight", "0.bias", "1.weight", "1.bias", "parameter 4"]
+    assert found.model["names"] == names
+    assert "BatchNorm3d" in found.model["layers"]
+    assert "Dropout3d" not in found.model["layers"]
+
+
+def test_a_loss_of_several_values_is_not_recorded(log: Any) -> None:
+    def script() -> None:
+        loop = Loop(samples=8)
+        loop.model(torch.zeros(1, 4)).backward(torch.ones(1, 2))
+        loop.epoch()
+
+    [check] = log(script, check=1).checks
+    assert isinstance(check["loss"], float)
+
+
+def test_steps_are_numbered_from_1(tmp_path: Path) -> None:
+    recorder, numbers = Recorder(tmp_path / "rank-0.jsonl", 0, False), list[int]()
+    recorder.on_step = numbers.append
+    with observe(recorder):
+        Loop(samples=24).epoch()
+    assert numbers == [1, 2, 3]
+
+
+def test_only_steps_that_the_device_has_completed_are_written(tmp_path: Path) -> None:
+    class Event:
+        def __init__(self, at: float, is_done: bool = True) -> None:
+            self.at, self.is_done = at, is_done
+
+        def query(self) -> bool:
+            return self.is_done
+
+        def elapsed_time(self, end: Event) -> float:
+            return end.at - self.at
+
+    file = tmp_path / "rank-0.jsonl"
+    recorder, last = Recorder(file, 0, False), Event(135.0, is_done=False)
+    recorder._events = [Event(10.0), Event(35.0), last]
+    recorder._rows = [Row(end, None, 0.0, 1, None, False, 0.0) for end in (1.0, 2.0)]
+    for done, wanted in ((False, [(1.0, 0.025)]), (True, [(1.0, 0.025), (2.0, 0.1)])):
+        last.is_done = done
+        recorder.flush()
+        assert [tuple(row[:2]) for row in RankLog.read(file).rows] == wanted

@@ -9,6 +9,8 @@ import pytest
 
 from raysuite.errors import UserError
 from raysuite.measure.topology import (
+    Core,
+    Topology,
     bind,
     bound_cpus,
     cpu_list,
@@ -107,6 +109,17 @@ def test_cpus_of_others_are_left_out(tmp_path: Path) -> None:
     topology = read_topology([1, 9, 2, 5], tmp_path)
     assert [core.cpus for core in topology.cores] == [(1, 9), (2,), (5,)]
     assert shares(topology, 3, [0, 0, 1]) == [[1, 9], [2], [5]]
+
+
+def test_a_gpu_next_to_no_usable_core_leaves_an_even_share(tmp_path: Path) -> None:
+    host(tmp_path, 2, 1, 4)
+    topology = read_topology([0, 1, 2, 3], tmp_path)
+    assert shares(topology, 2, [0, 1]) == [[0, 1], [2, 3]]
+
+
+def test_without_sysfs_all_cpus_are_cores_of_one_node(tmp_path: Path) -> None:
+    topology = read_topology([3, 1], tmp_path)
+    assert topology == Topology((Core((1,), 0, 0), Core((3,), 0, 0)), {})
 
 
 def test_one_memory_node_is_left_as_it_is_unless_asked(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -31,6 +32,15 @@ def _signed(url: str) -> bool:
 @pytest.mark.parametrize("path", ["", "/", "/api/2.0/mlflow/runs/search?a=b"])
 def test_the_clusters_server_is_told(cluster: Path, path: str) -> None:
     assert _signed(SERVER + path)
+
+
+def test_it_gets_user_and_password_in_this_order(cluster: Path) -> None:
+    request = Request("GET", SERVER, auth=ClusterCredentials().get_auth()).prepare()
+    kind, sent = request.headers["Authorization"].split()
+    assert (kind, base64.b64decode(sent).decode("latin1")) == (
+        "Basic",
+        "raysuite:not a real one: é",
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,3 +77,4 @@ def test_without_a_cluster_nothing_is_signed(monkeypatch: pytest.MonkeyPatch) ->
 def test_mlflow_finds_it_by_its_entry_point() -> None:
     (found,) = entry_points(group="mlflow.request_auth_provider", name="raysuite")
     assert found.load() is ClusterCredentials
+    assert ClusterCredentials().get_name() == "raysuite"

@@ -156,7 +156,7 @@ def test_skipped_samples_are_a_metric_of_runs_that_may_skip():
 def test_figures_of_a_whole_run_have_its_end_and_the_step_0() -> None:
     run = run_figures(DATA, run_records(PLAN))
     assert run.end is not None
-    classes = class_figures(["a", "b"], [[3, 1], [0, 2]])
+    classes = class_figures(["a", "b", "c"], [[3, 1, 0], [0, 2, 0], [1, 1, 0]])
     script = ScriptMeasured(
         run_id="",
         steps=1,
@@ -172,7 +172,25 @@ def test_figures_of_a_whole_run_have_its_end_and_the_step_0() -> None:
     points = [p for p in run_points(whole) if p.key.partition("/")[0] not in ("step", "epoch")]
     assert {(p.timestamp, p.step) for p in points} == {(round(1000 * run.end.time), 0)}
     found = {p.key: p.value for p in points}
-    assert found["recall/a"] == 0.75
+    assert {
+        key: value
+        for key, value in found.items()
+        if key.partition("/")[0] in ("precision", "recall", "f1") or "balanced" in key
+    } == {
+        "run/balanced_accuracy": pytest.approx((3 / 4 + 1 + 0) / 3),
+        "precision/a": 3 / 4,
+        "precision/b": 2 / 4,  # nothing was predicted as c
+        "recall/a": 3 / 4,
+        "recall/b": 1,
+        "recall/c": 0,
+        "f1/a": 6 / 8,
+        "f1/b": 4 / 6,
+        "f1/c": 0,
+    }
+    many = end.model_copy(update={"classes": classes.model_copy(update={"confusion": None})})
+    of_many = [p.key for p in run_points(dataclasses.replace(run, end=many))]
+    assert "run/balanced_accuracy" in of_many
+    assert not [key for key in of_many if key.startswith(("precision/", "recall/", "f1/"))]
     assert {key: value for key, value in found.items() if key.startswith("start/")} == {
         "start/import torch/n 1": 3.0,  # of its slowest rank
         "start/import torch/n 2": 2.0,
@@ -182,6 +200,20 @@ def test_figures_of_a_whole_run_have_its_end_and_the_step_0() -> None:
     assert not [p for p in run_points(run) if p.key.startswith("start/")]
     assert run_tags(whole, "id")["raysuite.hosts"] == "n 1, n 2"
     assert "raysuite.hosts" not in run_tags(run, "id")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        RunFailed(run_id="x", reason="lost", message="gone"),
+        RunPruned(run_id="x", by="asha", epoch=0, value=None),
+    ],
+)
+def test_a_run_that_has_not_finished_has_the_figures_of_its_epochs_alone(
+    end: RunFailed | RunPruned,
+) -> None:
+    points = run_points(run_figures(DATA, [*run_records(PLAN)[:4], end]))
+    assert {point.key.partition("/")[0] for point in points} == {"step", "epoch"}
 
 
 def test_an_epoch_recorded_twice_is_written_once():
@@ -371,6 +403,10 @@ def test_epochs_that_a_checkpoint_covers_are_sent_while_a_run_continues(
     run = results_figures(results)[0]
     points = run_points(dataclasses.replace(run, end=None))
     assert [point.step for point in points if point.key == "epoch/val_loss"] == sent
+    stopped = RunStopped(run_id="x", reason="interval", epoch=epochs, step=0)  # none is trained now
+    points = run_points(dataclasses.replace(run, end=None, stopped=stopped))
+    every_epoch = list(range(1, epochs + 1))
+    assert [point.step for point in points if point.key == "epoch/val_loss"] == every_epoch
     if every == 1:  # as in results without this key
         del run.plan["spec"]["training"]["checkpoint_every"]
         points = run_points(dataclasses.replace(run, end=None))

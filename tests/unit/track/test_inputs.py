@@ -38,23 +38,48 @@ def test_both_splits_with_their_use_their_counts_and_their_shape() -> None:
     schema = TensorDatasetSchema.from_dict(json.loads(train.dataset.schema))
     assert [spec.shape for spec in schema.features.inputs] == [(-1, 1, 8, 8)]
     assert str(schema.targets.inputs[0].type) == "int64"
+    assert schema.targets.inputs[0].shape == (-1,)
+
+
+def test_a_users_own_inputs_have_no_schema_tokens_have_their_length_and_a_script_has_none() -> None:
+    plan = plan_with()
+    [own, _] = dataset_inputs({**plan, "dataset": {**plan["dataset"], "inputs": ["float32"]}})
+    assert own.dataset.schema == ""
+    [text, _] = dataset_inputs({**plan, "dataset": {**plan["dataset"], "sequence": 128}})
+    schema = TensorDatasetSchema.from_dict(json.loads(text.dataset.schema))
+    for side in (schema.features, schema.targets):
+        assert [(str(each.type), each.shape) for each in side.inputs] == [("int64", (-1, 128))]
+    script = {**plan["spec"], "script": {"command": ["train.py"]}}
+    assert dataset_inputs({**plan, "spec": script}) == []
 
 
 def test_digests_tell_sets_apart_and_not_what_is_done_to_them() -> None:
     plan = plan_with()
     assert dataset_digest(plan, "train") != dataset_digest(plan, "val")
     assert dataset_digest(plan, "val") == dataset_digest(plan_with(augment="none"), "val")
-    assert dataset_digest(plan, "val") != dataset_digest(plan_with(path="/elsewhere"), "val")
+    for key in ("name", "format", "path", "root", "image_size", "channels", "bad_samples"):
+        assert dataset_digest(plan, "val") != dataset_digest(plan_with(**{key: "other"}), "val")
+    fewer = {**plan, "dataset": {**plan["dataset"], "val_samples": 359}}
+    assert dataset_digest(plan, "val") != dataset_digest(fewer, "val")
 
 
 @pytest.mark.parametrize(
-    ("data", "kind"),
+    ("data", "kind", "source"),
     [
-        ({"name": "imagenet", "path": "s3://me:hush@host/imagenet"}, "local"),
-        ({"name": "theirs:Set", "options": {"token": "hush"}}, "code"),
+        (
+            {"name": "imagenet", "path": "s3://me:hush@host/imagenet"},
+            "local",
+            {"uri": "s3://host/imagenet"},
+        ),
+        ({"name": "cifar10", "root": "/data"}, "local", {"uri": "/data"}),
+        (
+            {"name": "theirs:Set", "options": {"token": "hush"}},
+            "code",
+            {"tags": {"mlflow.source.name": "theirs:Set", "mlflow.source.type": "raysuite"}},
+        ),
     ],
 )
-def test_no_secret_is_told(data: dict[str, Any], kind: str) -> None:
+def test_no_secret_is_told(data: dict[str, Any], kind: str, source: dict[str, Any]) -> None:
     for each in dataset_inputs(plan_with(**data)):
-        assert each.dataset.source_type == kind
+        assert (each.dataset.source_type, json.loads(each.dataset.source)) == (kind, source)
         assert "hush" not in json.dumps(each.to_dictionary())

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +24,7 @@ from raysuite.spec import parse_document
 from raysuite.spec.experiment import track_of
 from raysuite.track import loggers
 from raysuite.track.loggers import Logged, write_logger
+from raysuite.track.results_folder import results_id
 from raysuite.track.upload import points_of
 from tests.fake_results import write_results
 from tests.fake_sweeps import write_sweep
@@ -96,19 +101,27 @@ def test_only_runs_that_grew_are_written_again(
 def test_a_logger_that_fails_keeps_what_was_there_and_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results = write_results(tmp_path / "a")
+    results = write_results(tmp_path / "a", missing=range(1, 12))
+    monkeypatch.setattr(loggers, "installed", lambda name: True)
+    monkeypatch.setitem(
+        loggers.LOGGERS, "tensorboard", lambda _, folder: (folder / "points").touch()
+    )
+    assert write_logger(results, "tensorboard").written == 1
+    journal = results.journal_file(results.plans()[0]["run_id"])
+    *lines, _ = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines))
 
     def fail(run: Logged, folder: Path) -> None:
         raise OSError("disk full")
 
     monkeypatch.setitem(loggers.LOGGERS, "tensorboard", fail)
-    monkeypatch.setattr(loggers, "installed", lambda name: True)
     summary = write_logger(results, "tensorboard")
     assert not summary.ok
     write_loggers(results, ["mlflow", "tensorboard"], silent=True)
     assert capsys.readouterr() == ("", f"{summary}\n")
     assert "disk full" in str(summary)
-    assert not [*(results.folder / "tensorboard").iterdir()]
+    [kept] = (results.folder / "tensorboard").iterdir()
+    assert {each.name for each in kept.iterdir()} == {"points", "written"}
 
 
 def test_a_logger_that_is_not_installed_is_reported_with_its_command(
@@ -184,6 +197,50 @@ def test_weights_and_biases_gets_the_same_values_offline(
     loggers._wandb(again, tmp_path / "other")
     [other] = (tmp_path / "other" / "wandb").glob("offline-run-*/run-*.wandb")
     assert other.name != file.name
+
+
+def test_an_offline_run_is_that_of_its_folder_and_has_each_step_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B is not in CI's environment: this notes what it is given."""
+
+    class Noted(dict[str, Any]):
+        """A run, which W&B's `init` returns as a context."""
+
+        def __init__(self, **given: Any) -> None:
+            super().__init__(given)
+            self.summary: dict[str, float] = {}
+            self.steps: list[dict[str, float]] = []
+            self.axes: dict[str, str] = {}
+            self.log = self.steps.append
+            runs.append(self)
+
+        def define_metric(self, name: str, step_metric: str) -> None:
+            self.axes[name] = step_metric
+
+    runs: list[Noted] = []
+    module = SimpleNamespace(Settings=dict, init=lambda **given: nullcontext(Noted(**given)))
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    folders = [write_results(tmp_path / name, repeats=1, missing=range(1, 12)) for name in "ab"]
+    for results in folders:
+        [run] = loggers._logged(results)
+        loggers._wandb(run, results.folder / "x")
+    first, second = runs
+    ids = [results_id(results.folder)[:8] for results in folders]
+    assert [each["id"] for each in runs] == [f"{name}-{run.run_id}" for name in ids]
+    assert (second["group"], second["project"], second["mode"]) == ("b", "made-up", "offline")
+    assert (second["dir"], second["name"]) == (str(tmp_path / "b" / "x"), run.name)
+    assert second["config"]["training.epochs"] == "6"
+    assert first.axes == {"epoch/*": "epoch", "step/*": "step"}
+    epochs, steps = ([each for each in first.steps if name in each] for name in ("epoch", "step"))
+    assert [each["epoch"] for each in epochs] == list(range(1, 7))
+    assert [each["step"] for each in steps] == list(range(1, 6 * 23 + 1))
+    assert {len(each) for each in steps} == {3}, "the step, its loss and its learning rate"
+    found = {(key, each["epoch"]): value for each in epochs for key, value in each.items()}
+    wanted = {each[:2]: each[2] for each in expected(folders[0], run.run_id) if "epoch/" in each[0]}
+    assert wanted.items() <= found.items()
+    assert first.summary == run.finals
+    assert {key.partition("/")[0] for key in first.summary} == {"run"}
 
 
 def tracked(track: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 
 from raysuite.cluster.state_files import Head
 from raysuite.errors import UserError
-from raysuite.track.sync import SyncSummary, one_line, wait_while_starting
+from raysuite.track.sync import SyncSummary, _is_starting, one_line, wait_while_starting
 
 URL = "http://10.0.0.1:30000"
 
@@ -27,6 +28,25 @@ def tell(folder: Path, answers: bool, url: str = URL) -> None:
     fresh = folder / "fresh"
     fresh.write_text(head.model_dump_json(), "utf-8")
     fresh.replace(folder / "head.json")
+
+
+@pytest.mark.parametrize(
+    ("address", "waits"),
+    [
+        (URL, True),
+        ("http://127.0.0.1:20105/", True),
+        ("http://10.0.0.1:30001", False),
+        ("", False),
+    ],
+)
+def test_it_waits_for_its_clusters_server_by_either_of_its_addresses(
+    folder: Path, address: str, waits: bool
+) -> None:
+    told = {"mlflow": URL, "mlflow_inside": "http://127.0.0.1:20105", "mlflow_answers": False}
+    (folder / "head.json").write_text(json.dumps(told), "utf-8")
+    assert _is_starting(str(folder), address) == waits
+    (folder / "head.json").write_text(json.dumps({"mlflow": URL}), "utf-8")  # of an earlier version
+    assert not _is_starting(str(folder), URL)
 
 
 def test_it_waits_until_the_server_answers(folder: Path) -> None:
@@ -69,6 +89,8 @@ def test_a_sync_leads_to_the_table_of_what_it_wrote(monkeypatch: pytest.MonkeyPa
     here, there = (replace(done, address=f"sqlite:////{name}.db") for name in ("here", "there"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", here.address)
     assert here.shown.startswith("`raysuite ui`")
+    secure = replace(done, address="https://mlflow")
+    assert secure.shown == "https://mlflow/#/experiments/1/runs"
     assert there.shown.startswith("`MLFLOW_TRACKING_URI=sqlite:////there.db raysuite ui`")
     assert "#" not in str(replace(done, error="no answer"))
     assert str(replace(done, page="")).count("\n") == 0

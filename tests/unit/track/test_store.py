@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import INVALID_PARAMETER_VALUE, MlflowException
+from mlflow.store.entities import PagedList
 from sqlalchemy import create_engine
 
 from raysuite.files import sqlite_uri
@@ -19,12 +21,14 @@ from raysuite.records import Results
 from raysuite.track import prepare, sync
 from raysuite.track.entries import Point
 from raysuite.track.loader_run import log_loaders
-from raysuite.track.model_registry import Network, register
+from raysuite.track.model_registry import Network, _default_store, register
 from raysuite.track.store import (
+    VIEW,
     Store,
     _artifacts,
     artifacts_folder,
     prepare_store,
+    runs_page,
     tracking_address,
 )
 from tests.fake_loading import fake_bench
@@ -118,6 +122,8 @@ class Picky(MlflowClient):
         self.taken: list[str] = []
 
     def log_batch(self, run_id: str, **kinds: list[Any]) -> None:
+        for kind, entries in kinds.items():  # MLflow's limits of a request
+            assert len(entries) <= (1000 if kind == "metrics" else 100)
         keys = [each.key for entries in kinds.values() for each in entries]
         if "bad" in keys or "worse" in keys:
             raise MlflowException("no such key", INVALID_PARAMETER_VALUE)
@@ -128,10 +134,61 @@ def test_a_key_that_is_refused_stops_no_other(monkeypatch: pytest.MonkeyPatch) -
     store = object.__new__(Store)
     store.client, store.refused = Picky(), []
     keys = ["a", "bad", *(f"m{number}" for number in range(1500)), "worse", "z"]
-    store.log("run", [Point(key, 1.0, 0, 0) for key in keys], {"bad": "1", "p": "2"}, {"t": "3"})
-    assert store.client.taken == ["p", *(k for k in keys if k not in ("bad", "worse")), "t"]
+    params = {"bad": "1", **{f"p{number}": "2" for number in range(150)}}
+    tags = {f"t{number}": "3" for number in range(150)}
+    store.log("run", [Point(key, 1.0, 0, 0) for key in keys], params, tags)
+    taken = [key for key in (*params, *keys) if key not in ("bad", "worse")]
+    assert store.client.taken == [*taken, *tags]
     assert [why.partition(":")[0] for why in store.refused] == [
         "param 'bad'",
         "metric 'bad'",
         "metric 'worse'",
     ]
+
+
+class Paged(MlflowClient):
+    """Has three runs, on pages of two."""
+
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+
+    def search_runs(self, *given: Any, page_token: str | None = None, **_: Any) -> PagedList[Any]:
+        assert page_token not in self.asked, "it would never end"
+        self.asked.append(page_token)
+        runs, at = ["oldest", "older", "newest"], int(page_token or 0)
+        return PagedList(runs[at : at + 2], "2" if at == 0 else None)
+
+
+def test_runs_of_all_pages_are_found() -> None:
+    store = object.__new__(Store)
+    store.client, store.experiment_id = Paged(), "1"
+    assert [*map(str, store.runs_of("id"))] == ["oldest", "older", "newest"]
+
+
+@pytest.mark.parametrize("before", [None, "http://host"])
+def test_the_default_store_is_another_one_only_within_the_context(
+    monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    if before:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", before)
+    with _default_store("sqlite:///a"):
+        assert tracking_address() == "sqlite:///a"
+    assert os.environ.get("MLFLOW_TRACKING_URI") == before
+
+
+def test_the_start_page_is_the_newest_results_folder_of_the_experiment_that_changed_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri()
+    store = Store(uri, "x")
+    store.client.rename_experiment(store.experiment_id, "later than the default one")
+    page = f"#/experiments/{store.experiment_id}/runs?workflowType=machine_learning"
+    assert runs_page(uri) == page
+    for begin, name in ((2000, "newer"), (1000, "older")):
+        store.create(name, begin, {"raysuite.results": name})
+        store.client.set_experiment_tag(store.experiment_id, VIEW + name, "{}")
+    assert runs_page(uri) == f"{page}&viewStateShareKey=newer"
+    store.create("without a view", 3000, {"raysuite.results": "newest"})
+    assert runs_page(uri) == page

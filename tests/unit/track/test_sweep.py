@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from raysuite.spec.tasks import CLASSIFICATION
 from raysuite.track.entries import run_params
 from raysuite.track.upload import (
     best_runs,
+    points_of,
     ratio_points,
     runs_view,
     sweep_params,
@@ -42,6 +44,10 @@ def test_what_was_searched_stands_in_params(tmp_path: Path) -> None:
     assert params["space.optimizer.lr"] == '{"loguniform": [0.001, 1.0]}'
     assert params["search.scheduler.name"] == "asha"
     assert params["search.goals"] == '["accuracy"]'
+    assert params["space.strategy.zero_stage"] == (
+        '{"choice": [0, 1, 2], "when": {"strategy": "deepspeed"}}'
+    )
+    assert not [key for key in params if key.startswith("search.space")]
 
 
 def test_ratios_have_the_time_of_the_suites_last_end(tmp_path: Path) -> None:
@@ -59,6 +65,12 @@ def test_ratios_have_the_time_of_the_suites_last_end(tmp_path: Path) -> None:
     ]
     assert len(expected) == 2 * 24
     assert [(run_id, point.key, point.value) for run_id, point in points] == expected
+    *_, row = rows
+    running = replace(row, runs=tuple(replace(run, end=None) for run in row.runs))
+    ended = [run_id for run_id, _ in ratio_points([*rows[:-1], running])]
+    assert ended == [
+        run_id for run_id, *_ in expected if run_id not in {r.run_id for r in row.runs}
+    ]
 
 
 def test_the_table_of_trials_has_goals_and_searched_keys_as_columns(tmp_path: Path) -> None:
@@ -68,7 +80,14 @@ def test_the_table_of_trials_has_goals_and_searched_keys_as_columns(tmp_path: Pa
         view["selectedColumns"]
     )
     assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`goal/accuracy`", False)
-    assert "'feed'" in view["searchFilter"]
+    assert view["searchFilter"].endswith("'feed' and tags.`raysuite.kind` = 'trial'")
+    search["search"]["goals"] = ["time_to_accuracy", "throughput"]
+    view = json.loads(trials_view(search, CLASSIFICATION, "feed"))
+    assert (view["orderByKey"], view["orderByAsc"]) == (
+        "metrics.`goal/time_to_accuracy_seconds`",
+        True,
+    )
+    assert view["selectedColumns"][1] == "metrics.`goal/images_per_second`"
 
 
 def test_the_table_of_runs_has_figures_and_what_is_compared_as_columns(tmp_path: Path) -> None:
@@ -113,7 +132,13 @@ def test_the_best_is_one_and_the_front_may_be_several(tmp_path: Path) -> None:
     search = searched(several)
     front = best_runs(search, trials(several))
     assert len(front) > 1
-    assert len(sweep_tags(search, trials(several))["raysuite.sweep.best"].split(", ")) == len(front)
+    numbers = sorted(trial.number for trial in trials(several) if trial.run_id in front)
+    assert numbers[-1] > 9, "a number of two digits is sorted as a number"
+    assert sweep_tags(search, trials(several)) == {
+        "raysuite.sweep.goals": "accuracy, throughput",
+        "raysuite.sweep.ended": "12",
+        "raysuite.sweep.best": ", ".join(map(str, numbers)),
+    }
 
 
 def test_the_best_so_far_never_falls(tmp_path: Path) -> None:
@@ -124,6 +149,8 @@ def test_the_best_so_far_never_falls(tmp_path: Path) -> None:
     values = [point.value for point in points]
     assert values == sorted(values)
     assert {point.key for point in points} == {"best/accuracy"}
+    assert list(sweep_points(search, trials(results)[::-1])) == points
+    assert sweep_tags(search, trials(results))["raysuite.sweep.ended"] == "11"
     times = [point.timestamp for point in points]
     assert times == sorted(times)
 
@@ -147,6 +174,14 @@ def test_a_trial_tells_its_goals_once_it_has_ended(tmp_path: Path, goals: tuple[
     for number, points in told.items():
         if number != 3:
             assert Counter(point.key for point in points) == whole
+            found, trial = {p.key: p.value for p in points}, trials(results)[number]
+            seconds = trial.figures.epochs[-1].elapsed_seconds + 2  # as fake_sweeps makes them
+            assert found["trial/worker_seconds"] == pytest.approx(2 * seconds, abs=0.01)
+            assert found["trial/epochs"] == len(trial.figures.epochs)
+            folder = results.journal_file(trial.run_id).parent
+            every = points_of(search, trial, folder)
+            assert every[0].key == names[goals[0]], "MLflow's comparisons begin with it"
+            assert {p.key.partition("/")[0] for p in every} >= {"goal", "trial", "step", "epoch"}
     pruned = [trial for trial in trials(results) if trial.status == "pruned"]
     assert bool(pruned) == (scheduler == "asha")
     for trial in pruned:  # what was ended early tells what it reached

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from mlflow.entities import Run
 
 from raysuite.plan import RunPlan
-from raysuite.records import Journal, Record, RunStopped, make_rows, results_figures
+from raysuite.records import (
+    Journal,
+    Record,
+    RunStarted,
+    RunStopped,
+    make_rows,
+    results_figures,
+)
 from raysuite.records.statistics import Ratio
 from raysuite.records.sweep import trials
 from raysuite.records.system import SystemSample, system_file
 from raysuite.track.store import Store
-from raysuite.track.upload import BEST, TRIAL, Upload, _overall, ended_by
+from raysuite.track.upload import BEST, MOST_TAG, TRIAL, Upload, _links, _overall, ended_by
 from tests.fake_results import TWELVE_ROWS, run_records, write_results
 from tests.fake_sweeps import write_sweep
 
@@ -116,6 +126,9 @@ def test_a_sweeps_own_run_has_its_goals_its_best_and_its_data_set(tmp_path: Path
         upload = Upload(results, store)
         for each in (top, other):
             upload.child(each.figures)
+        # as if another trial had been the best before
+        store.client.set_tag(upload.known[other.run_id].info.run_id, BEST, "true")
+        upload = Upload(results, store)
         upload.write_parent()
         [run] = [each for each in store.runs_of(upload.id) if each.data.tags.get(TRIAL) is None]
         best = [
@@ -132,6 +145,123 @@ def test_a_sweeps_own_run_has_its_goals_its_best_and_its_data_set(tmp_path: Path
         assert run.data.params["search.trials"] == "2"
         sets = {each.dataset.name for each in run.inputs.dataset_inputs}
         assert sets == {"digits-train", "digits-val"}
+        assert (run.data.tags["raysuite.kind"], run.info.run_name) == (
+            "sweep",
+            "made-up-sweep sweep",
+        )
+        begins = [each.figures.started.time for each in (top, other) if each.figures.started]
+        ends = [each.figures.end.time for each in (top, other) if each.figures.end]
+        times = round(1000 * min(begins)), round(1000 * max(ends))
+        assert (run.info.start_time, run.info.end_time, run.info.status) == (*times, "FINISHED")
+        assert upload.known[top.run_id].info.run_name == f"trial {top.number}"
+
+
+def rewrite(file: Path, records: Sequence[Record]) -> None:
+    file.unlink()
+    for record in records:
+        Journal(file).write(record)
+
+
+def test_an_epoch_that_was_trained_again_replaces_the_run(tmp_path: Path, uri: str) -> None:
+    results, store = write_results(tmp_path / "suite", spec=ONE_RUN), Store(uri, "experiment")
+    [plan] = results.plans()
+    journal = results.journal_file(plan["run_id"])
+    started, verdict, first, second, third, fourth, *_ = results.records(plan["run_id"])
+
+    def written(*records: Record) -> dict[int, float]:
+        """Validation loss by epoch."""
+        rewrite(journal, [started, verdict, *records])
+        upload = Upload(results, store)
+        assert upload.write_run(plan["run_id"])
+        ids.append(upload.known[plan["run_id"]].info.run_id)
+        history = store.client.get_metric_history(ids[-1], "epoch/val_loss")
+        return {point.step: point.value for point in history}
+
+    ids: list[str] = []
+    assert [*written(first, second, third)] == [1, 2]  # the last one may be trained again
+    losses = written(first, second, third, fourth)
+    assert [*losses] == [1, 2, 3]
+    again = second.model_copy(update={"time": second.time + 1, "val_loss": 7.0})
+    assert written(first, again, third, fourth) == {**losses, 2: 7.0}
+    assert ids[0] == ids[1] != ids[2]
+    assert store.client.get_run(ids[0]).info.lifecycle_stage == "deleted"
+    assert Upload(results, store).known[plan["run_id"]].info.run_id == ids[2]
+
+
+def test_a_suites_commit_and_data_set_are_those_that_all_runs_share(
+    tmp_path: Path, uri: str
+) -> None:
+    spec = TWELVE_ROWS.partition("matrix:")[0] + "matrix: {strategy: [single, ddp]}\n"
+    for is_shared in (True, False):
+        results = write_results(tmp_path / str(is_shared), spec=spec.replace("REPEATS", "1"))
+        if not is_shared:
+            first, second = results.plans()
+            second["spec"]["data"]["augment"] = "none"
+            results.write_plans([first, second])
+            started, *others = results.records(first["run_id"])
+            assert isinstance(started, RunStarted)
+            changed = started.model_copy(
+                update={"environment": {**started.environment, "git": {"commit": "4567def"}}}
+            )
+            rewrite(results.journal_file(first["run_id"]), [changed, *others])
+        store = Store(uri, str(is_shared))
+        upload = Upload(results, store)
+        upload.write_parent()
+        [parent] = store.runs_of(upload.id)
+        commit = parent.data.tags.get("mlflow.source.git.commit")
+        assert commit == ("0123abc" if is_shared else None)
+        assert bool(parent.inputs.dataset_inputs) == is_shared
+        assert parent.data.params["model.name"] == "resnet20"
+        assert "strategy.name" not in parent.data.params
+
+
+def test_of_two_mlflow_runs_of_one_run_the_oldest_is_used(tmp_path: Path, uri: str) -> None:
+    results, store = write_results(tmp_path / "suite", spec=ONE_RUN), Store(uri, "experiment")
+    upload = Upload(results, store)
+    tags = {"raysuite.results": upload.id, "raysuite.run_id": results.plans()[0]["run_id"]}
+    later, first = (store.create("x", begin, tags).info.run_id for begin in (2000, 1000))
+    assert later != first
+    [known] = Upload(results, store).known.values()
+    assert known.info.run_id == first
+
+
+def test_the_description_of_a_folder_leads_to_its_report_and_has_a_table_that_fits(
+    tmp_path: Path,
+) -> None:
+    info = SimpleNamespace(experiment_id="1", run_id="r")
+    place = "#/experiments/1/runs/r/artifacts/report.html"
+
+    def description(kind: str, view: str) -> str:
+        tags = {"raysuite.kind": kind}
+        parent = SimpleNamespace(info=info, data=SimpleNamespace(tags=tags))
+        found = _links(cast(Run, parent), tmp_path, view)
+        assert found.get("raysuite.report") == (place if has_report else None)
+        return found.get("mlflow.note.content", "")
+
+    has_report = False
+    assert description("results", "") == ""
+    assert description("results", "#v") == "[The runs, with what was compared](#v)\n\n"
+    assert description("sweep", "#v") == "[The trials, with what was searched](#v)\n\n"
+    (tmp_path / "report.html").touch()
+    has_report = True
+    report = f"[The report, with its plots]({place})\n\n"
+    assert description("results", "") == report
+    for size, is_in in ((MOST_TAG - len(report), True), (MOST_TAG - len(report) + 1, False)):
+        (tmp_path / "rows.md").write_text("x" * size)
+        assert description("results", "") == report + ("x" * size if is_in else "")
+
+
+def test_a_view_that_mlflow_would_not_take_is_left_out(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, store = write_results(tmp_path / "suite", spec=ONE_RUN), Store(uri, "experiment")
+    upload = Upload(results, store)
+    assert upload.page().endswith(f"&viewStateShareKey={upload.id}")
+    for size, has_page in ((5000, True), (5001, False)):
+        monkeypatch.setattr("raysuite.track.upload.runs_view", lambda *_, size=size: "x" * size)
+        assert bool(Upload(results, store).page()) == has_page
+    results.write_plans([])
+    assert Upload(results, store).page() == ""
 
 
 def test_a_ratio_is_written_again_if_it_has_changed_alone(tmp_path: Path, uri: str) -> None:
