@@ -160,6 +160,16 @@ def test_a_token_beyond_the_vocabulary_is_named_by_its_place(token: int, tmp_pat
         source.sample(1)
 
 
+def test_the_first_token_of_a_file_is_named_by_this_file(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        np.arange(4, dtype="<u2").tofile(tmp_path / split / "a.bin")
+        np.array([30, 1, 2, 3, 4], "<u2").tofile(tmp_path / split / "b.bin")
+    source = opened("train", name="tokens", path=str(tmp_path), sequence=4, classes=10)
+    with pytest.raises(DataError, match=rf"{tmp_path}/train/b.bin at token 0: token 30; the"):
+        source.sample(0)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -142,6 +142,11 @@ def test_a_bound_is_of_the_roundings_of_a_mean_and_at_most_a_lost_half(
     moved = {"a": -RATE * 1.5 * mean}
     errors.take({"a": torch.zeros(2)}, moved, RATE, {"a": (mean, 2 * mean)})
     assert errors.worst.tolist() == pytest.approx([0.25, 0.25 / (bound + 1e-4)], rel=1e-5)
+    for wrong in (math.nan, math.inf):
+        again = _WorstErrors(nn.ParameterDict({"a": torch.zeros(2)}), lossy, ranks, precision)
+        after = {"a": torch.tensor([0.0, wrong]).double()}
+        again.take({"a": torch.zeros(2)}, after, RATE, {"a": (mean, 2 * mean)})
+        assert again.worst.tolist() == [math.inf] * 2
     errors.take(moved, moved, RATE, {"b": (mean, mean)})
     assert errors.worst.tolist() == [math.inf] * 2
 
