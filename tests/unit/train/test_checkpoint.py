@@ -193,3 +193,22 @@ def test_a_rank_draws_on_from_its_own_state_and_a_new_rank_from_nobodys(tmp_path
     assert load_rank(tmp_path, World(2, 3, 2, cpu), [models[2]]) is None
     assert models[2].running_mean is not None
     assert models[2].running_mean.tolist() == [5.0]  # rank 0's
+
+
+def test_a_rank_that_dies_before_the_new_checkpoint_is_in_place_leaves_the_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(tmp_path / "x", epoch=1)
+    rename = Path.rename
+
+    def dies(self: Path, target: Path) -> Path:
+        if self.name.endswith(".partial"):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", dies)
+    with pytest.raises(KeyboardInterrupt):
+        keep(tmp_path / "x", epoch=2)
+    found, why = latest_checkpoint(tmp_path / "x", "mine", 1)
+    assert (found, why) == (tmp_path / "x.old", "")
+    assert LoopState.read(tmp_path / "x.old").epoch == 1
