@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -52,3 +55,11 @@ def called(network: Callable[..., Any], inputs: Any) -> Any:
     if isinstance(inputs, dict):
         return network(**inputs)
     return network(*inputs) if isinstance(inputs, tuple) else network(inputs)
+
+
+def real_views(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The tensors, with each complex tensor replaced by its real view [..., 2], in which both parts
+    are separate numbers."""
+    import torch
+
+    return [torch.view_as_real(each) if each.is_complex() else each for each in tensors]

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from raysuite.nested import real_views
+
 _Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
@@ -115,7 +117,7 @@ class Lamb(Optimizer):
             means = _state_of(self, weights, "exp_avg")
             squares = _state_of(self, weights, "exp_avg_sq")
             weights, gradients, means, squares = map(
-                _in_reals, (weights, gradients, means, squares)
+                real_views, (weights, gradients, means, squares)
             )
             torch._foreach_lerp_(means, gradients, 1 - beta1)
             torch._foreach_mul_(squares, beta2)
@@ -144,11 +146,6 @@ def _state_of(optimizer: Optimizer, weights: list[Tensor], name: str) -> list[Te
         if name not in optimizer.state[weight]:
             optimizer.state[weight][name] = torch.zeros_like(weight)
     return [optimizer.state[weight][name] for weight in weights]
-
-
-def _in_reals(tensors: list[Tensor]) -> list[Tensor]:
-    """The tensors, with complex tensors as views [..., 2]: both parts are separate numbers."""
-    return [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
 
 
 def _norms(tensors: _Tensors) -> Tensor:

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
+
+from raysuite.nested import real_views
 
 Reduction = Literal["sum", "max", "min"]
 Pending = Callable[[], Tensor]
@@ -117,17 +119,23 @@ def average_over_ranks(model: nn.Module, summed: Callable[[Tensor], Tensor], ran
     even if it is a mask that holds the most negative fp32 number.
     """
     buffers = [each for each in real_views(model.buffers()) if each.is_floating_point()]
-    if not buffers:
+    replace_by_mean(buffers, summed, ranks, torch.float64)
+
+
+def replace_by_mean(
+    tensors: Sequence[Tensor],
+    summed: Callable[[Tensor], Tensor],
+    divisor: int,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Replace `tensors` by their sums over ranks, divided by `divisor`. `summed` returns the sum
+    over ranks of all values in one tensor [n], of `dtype` or, by default, of the tensors' dtype."""
+    if not tensors:
         return
-    mean = summed(torch.cat([each.detach().reshape(-1).double() for each in buffers])) / ranks
-    parts = mean.split([each.numel() for each in buffers])
-    for buffer, part in zip(buffers, parts, strict=True):
-        buffer.copy_(part.view_as(buffer))
-
-
-def real_views(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors, with each complex tensor replaced by its real view [..., 2]."""
-    return [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
+    flat = torch.cat([each.detach().reshape(-1).to(dtype or each.dtype) for each in tensors])
+    parts = (summed(flat) / divisor).split([each.numel() for each in tensors])
+    for each, part in zip(tensors, parts, strict=True):
+        each.copy_(part.view_as(each))
 
 
 def join_torch_group(rank: int, size: int, device: torch.device) -> bool:

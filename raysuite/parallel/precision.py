@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysuite.nested import called, mapped
-from raysuite.parallel.comm import Comm, real_views
+from raysuite.nested import called, mapped, real_views
+from raysuite.parallel.comm import Comm
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}

@@ -41,7 +41,13 @@ from raysuite.parallel.base import (
     restore_draws,
     set_lr,
 )
-from raysuite.parallel.comm import Reduction, TorchComm, average_over_ranks, gather_plain
+from raysuite.parallel.comm import (
+    Reduction,
+    TorchComm,
+    average_over_ranks,
+    gather_plain,
+    replace_by_mean,
+)
 from raysuite.parallel.marks import communication
 from raysuite.parallel.pipeline.blocks import Block, blocks_of, counted, entered, prune
 from raysuite.parallel.pipeline.partition import BlockCosts, measured_costs, stage_sizes
@@ -509,12 +515,8 @@ class PipelineEngine(TorchEngine):
         """Average gradients over copies of the pipeline. If a stage has several workers in a copy,
         each has the gradients of some micro-batches, and these are added."""
         gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
-        if not gradients or dist.get_world_size(self.groups.alike) == 1:
-            return
-        mean = self._summed(torch.cat([each.flatten() for each in gradients])) / self.replicas
-        parts = mean.split([each.numel() for each in gradients])
-        for each, part in zip(gradients, parts, strict=True):
-            each.copy_(part.view_as(each))
+        if dist.get_world_size(self.groups.alike) > 1:
+            replace_by_mean(gradients, self._summed, self.replicas)
 
     def _summed(self, flat: Tensor) -> Tensor:
         """Sum `flat`, in place, over the ranks with the same stages."""
