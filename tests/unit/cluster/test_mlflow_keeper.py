@@ -108,6 +108,15 @@ def crash(keeper: MlflowKeeper) -> None:
     keeper.look()
 
 
+def give_up(keeper: MlflowKeeper) -> None:
+    """The server had answered, and then ends again and again."""
+    keeper.answers = keeper._answered = True
+    keeper.start({})
+    for _ in range(6):
+        crash(keeper)
+    assert not keeper.answers
+
+
 def test_crashes_that_are_far_apart_never_end_it(keeper: MlflowKeeper, clock: list[float]) -> None:
     keeper.answers = keeper._answered = True
     keeper.start({})
@@ -120,11 +129,7 @@ def test_crashes_that_are_far_apart_never_end_it(keeper: MlflowKeeper, clock: li
 def test_one_that_had_answered_is_started_again_after_a_rest(
     keeper: MlflowKeeper, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper.answers = keeper._answered = True
-    keeper.start({})
-    for _ in range(6):
-        crash(keeper)
-    assert not keeper.answers
+    give_up(keeper)
     clock.append(clock[-1] + 299)
     assert not keeper.look()
     clock.append(clock[-1] + 400)
@@ -137,10 +142,7 @@ def test_one_that_had_answered_is_started_again_after_a_rest(
 def test_one_that_starts_slowly_after_a_rest_is_not_started_beside_itself(
     keeper: MlflowKeeper, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper.answers = keeper._answered = True
-    keeper.start({})
-    for _ in range(6):
-        crash(keeper)
+    give_up(keeper)
     monkeypatch.setattr(Ends, "words", lambda self: ["sleep", "60"])
     monkeypatch.setattr(Ends, "answers", lambda self, pid: False)
     clock.append(clock[-1] + 400)

@@ -46,24 +46,26 @@ def test_no_subject_always_follows_the_same_other():
     assert len(followed) == 6
 
 
+MATERIAL = Material(
+    samples=10,
+    image_bytes=7.0,
+    pixel_bytes=100.0,
+    jpeg_share=1.0,
+    encoded=True,
+    augment="none",
+    read_before=True,
+)
+
+
 def test_what_holds_all_pixels_is_tried_where_they_fit_or_where_it_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ten images of 7 bytes, which are 100 bytes of pixels each."""
-    material = Material(
-        samples=10,
-        image_bytes=7.0,
-        pixel_bytes=100.0,
-        jpeg_share=1.0,
-        encoded=True,
-        augment="none",
-        read_before=True,
-    )
     subjects = candidates([{"name": "native"}, {"name": "memory"}], [1], [])
 
     def excuses(most: int, named: bool = False, **found: bool) -> dict[str, str]:
         monkeypatch.setattr(loader_timings, "MOST_DECODED", most)
-        seen = [_excused(each, material.model_copy(update=found), named) for each in subjects]
+        seen = [_excused(each, MATERIAL.model_copy(update=found), named) for each in subjects]
         return {each.series: each.excuse for each in seen if each.excuse}
 
     free = 2000
@@ -213,15 +215,7 @@ def test_a_comparison_is_saved_after_each_timing_and_complete_after_the_last(
         assert (saved().timings, saved().failures, saved().complete) == ((), (), False)
         yield from facts
 
-    material = Material(
-        samples=10,
-        image_bytes=7.0,
-        pixel_bytes=100.0,
-        jpeg_share=1.0,
-        encoded=False,
-        augment="none",
-        read_before=True,
-    )
+    material = MATERIAL.model_copy(update={"encoded": False})
     seen: list[tuple[int, int, bool]] = []
 
     def on_fact(fact: object) -> None:
