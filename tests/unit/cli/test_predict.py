@@ -135,6 +135,18 @@ def test_recommend_leaves_out_what_may_need_more_memory(folder: Path) -> None:
         assert len(found) == sum(each <= limit for each in needed)
 
 
+def test_recommend_counts_two_workers_on_one_node_as_one_node(folder: Path) -> None:
+    asked = ("recommend", "spec.yaml", *BY_C, "--batches", "64", "--out", "b.yaml", "--json")
+    assert Calibration.read(folder / "c.yaml").workers_per_node == 2
+    hours = {
+        each["label"]: each["run_seconds"][2] / 3600
+        for each in json.loads(run(*asked))
+        if "2 workers" in each["label"]
+    }
+    found = json.loads(run(*asked, "--node-hours", repr(min(hours.values()))))
+    assert min(hours, key=hours.__getitem__) in {each["label"] for each in found}
+
+
 def test_recommend_takes_the_first_value_of_each_line_of_a_matrix(folder: Path) -> None:
     swept = "matrix={seed: [3, 4], 'training.epochs, model': [[7, resnet20], [8, resnet32]]}"
     run("recommend", "spec.yaml", swept, *BY_C, "--batches", "64", "--out", "best.yaml")
