@@ -135,6 +135,21 @@ def test_a_suite_that_progresses_between_failures_stays(
     assert len(resume_commands(cluster)) == 1
 
 
+def test_progress_of_earlier_attempts_does_not_count_again(
+    tmp_path: Path, cluster: ClusterFolder
+) -> None:
+    results = made_results(tmp_path, "once")
+    register(cluster, Suite(results=results, folder=tmp_path))
+    stopped = RunStopped(run_id="1", reason="time_limit", epoch=0, step=1)
+    Journal(Results(results).journal_file("1")).write(stopped)
+    attempts = 0
+    while resume_commands(cluster):
+        taken_up(cluster, results)
+        attempts += 1
+        assert attempts < 9
+    assert attempts == 3
+
+
 def test_what_its_driver_says_meanwhile_stands(
     tmp_path: Path, cluster: ClusterFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
