@@ -115,14 +115,12 @@ def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point
 
 
 def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
-    best: tuple[float, int] | None = None
-    for place in range(1, len(points)):
-        ratio = _ratio(points[:place], points[place:], level, by_runs)
-        if ratio is None or ratio.low is None or not ratio.differs_from_one:
-            continue
-        certainty = abs(math.log(ratio.value)) / math.log(ratio.value / ratio.low)
-        best = max(best or (0.0, 0), (certainty, place))
-    ends = [best[1]] if best else _stretch(points, level, by_runs)
+    tested = (
+        (_certainty(_ratio(points[:place], points[place:], level, by_runs)), place)
+        for place in range(1, len(points))
+    )
+    certainty, best = max(tested, default=(0.0, 0))
+    ends = [best] if certainty else _stretch(points, level, by_runs)
     if not ends:
         return []
     found: list[int] = []
@@ -140,14 +138,21 @@ def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
     # `level` is the level for one place; the probability that PLACES leaves is shared by all pairs
     strict = 1 - (1 - level) * (1 / PLACES - 1) * (len(points) - 1) / max(1, len(pairs))
-    best: tuple[float, list[int]] | None = None
-    for begin, end in pairs:
-        outside = [*points[:begin], *points[end:]]
-        ratio = _ratio(outside, points[begin:end], strict, by_runs)
-        if ratio is not None and ratio.low is not None and ratio.differs_from_one:
-            certainty = abs(math.log(ratio.value)) / math.log(ratio.value / ratio.low)
-            best = max(best or (0.0, []), (certainty, [begin, end]))
-    return best[1] if best else []
+    tested = (
+        (_certainty(_ratio([*points[:a], *points[b:]], points[a:b], strict, by_runs)), [a, b])
+        for a, b in pairs
+    )
+    certainty, best = max(tested, default=(0.0, []))
+    return best if certainty else []
+
+
+def _certainty(ratio: Ratio | None) -> float:
+    """|log ratio| / half width of its interval; 0 if the interval contains 1, infinite if the
+    interval has no width, as for copies of the same folders."""
+    if ratio is None or ratio.low is None or not ratio.differs_from_one:
+        return 0.0
+    width = math.log(ratio.value / ratio.low)
+    return abs(math.log(ratio.value)) / width if width else math.inf
 
 
 def _ratio(
