@@ -74,8 +74,7 @@ class Host:
             self._nvml.nvmlShutdown()
 
     def sample(self) -> SystemSample:
-        """The host's load now. Processor use is the mean since the previous sample; network bytes
-        are counted since this object was made."""
+        """The host's load: processors since the last sample, network since this object was made."""
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
         return SystemSample(
             time=time.time(),

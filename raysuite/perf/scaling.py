@@ -86,9 +86,7 @@ TERMS: dict[str, Term] = {
         Prior(3e-4, 1.5),
     ),
     "slowest": Term(
-        "waiting for the slowest worker",
-        lambda w, n: math.sqrt(2 * math.log(w)),
-        Prior(0.02, 1.0),
+        "waiting for the slowest worker", lambda w, n: math.sqrt(2 * math.log(w)), Prior(0.02, 1.0)
     ),
 }
 """The quantity of `bandwidth` is the share of the bytes that a worker in a ring sends between
@@ -100,8 +98,7 @@ DRIFT = Prior(0.03, 0.7)
 NOISE = Prior(0.02, 0.7)
 """Standard deviation of the logarithm of a measured time."""
 TOLD = 0.8
-"""The measurements do not determine a coefficient if the posterior deviation of its logarithm is
-above this share of the prior deviation."""
+"""A coefficient is not determined if its log's deviation is above this share of the prior's."""
 
 
 class Point(NamedTuple):
@@ -349,10 +346,8 @@ def series_of(
     runs: Iterable[RunFigures], workers_per_node: int | None = None
 ) -> dict[str, list[Point]]:
     """The series of measured runs: variants that differ only in their number of workers and batch.
-
     Runs of several results may have equal names but different costs, for example in another
-    precision. The difference then becomes part of the names.
-    """
+    precision. The difference then becomes part of the names."""
     found: dict[str, dict[tuple[str, ...], list[Point]]] = {}
     for run in runs:
         if run.status == "finished" and run.throughput is not None:
@@ -393,8 +388,7 @@ def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Ar
 
 
 def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
-    """The terms whose coefficients these points can separate. All other terms are 0 or proportional
-    to the term `computation` in all points."""
+    """The terms that these points can separate from `computation`: not 0, and not proportional."""
     amounts = _amounts(points, tuple(TERMS), images)
     shares = amounts / amounts[:, :1]
     return tuple(
@@ -406,14 +400,12 @@ def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
 
 def _shared(first: int, left: int, right: int) -> float:
     """Number of doublings, counted from `first` workers (the fewest), that the random walks to
-    `left` and to `right` workers have in common; 0 if `left` or `right` is below `first`.
-    """
+    `left` and to `right` workers have in common; 0 if `left` or `right` is below `first`."""
     return max(0.0, math.log2(min(left, right) / first))
 
 
 def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:
-    """[draw, point, point] covariance of the logarithms of measured times, from the variances of a
-    doubling and of a measurement."""
+    """[draw, point, point] covariance of log times, from variances of a doubling and of noise."""
     import numpy as np
 
     first = points[0].workers
@@ -422,8 +414,7 @@ def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:
 
 
 def _drawn(density: Callable[[Array], Array], start: Array, random: np.random.Generator) -> Array:
-    """Draw from a distribution by stretch moves: each walker of one half moves along the line to a
-    walker of the other half."""
+    """Draw by stretch moves: walkers of one half move along lines to walkers of the other half."""
     import numpy as np
 
     walkers, dimensions = start.shape

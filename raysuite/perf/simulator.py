@@ -19,19 +19,18 @@ from statistics import NormalDist
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from raysuite.errors import UserError
+from raysuite.spec.base import Strict
 from raysuite.spec.schedules import Schedule
 from raysuite.spec.strategies import Reductions
 
 # Networks
 
 
-class Link(BaseModel):
+class Link(Strict):
     """The cost of a message: its latency, plus its bytes divided by the rate."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     latency_us: float = Field(ge=0)
     """Microseconds of an empty message, including software."""
@@ -43,11 +42,8 @@ class Link(BaseModel):
         return self.latency_us * 1e-6 + count / (self.gb_per_s * 1e9)
 
 
-class Network(BaseModel):
-    """The costs of the network between workers, from a YAML file (examples: `shipped_networks`), or
-    measured by a calibration."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Network(Strict):
+    """The costs of the network between workers, from a YAML file or measured by a calibration."""
 
     name: str
     source: str
@@ -217,8 +213,7 @@ class Layer:
     gradient_bytes: float = 0.0
     output_bytes: float = 0.0
     unit: int = OUTSIDE
-    """Number of the unit with which the layer's weights are gathered. Layers outside of all units
-    are gathered once for both passes."""
+    """The unit with which the weights are gathered; OUTSIDE: once for both passes."""
     frozen_bytes: float = 0.0
     """Bytes of weights without gradients."""
 

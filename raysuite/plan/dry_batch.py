@@ -20,8 +20,7 @@ def unknown_model(spec: ExperimentSpec) -> list[Mistake]:
 
 @cache
 def import_error(check: Callable[[str], object], name: str) -> str:
-    """The text of the UserError that `check(name)` raises, or "". `check` imports `name`; this
-    happens once per process."""
+    """The text of the UserError that `check(name)` raises when it imports `name`, or ""."""
     try:
         check(name)
     except UserError as error:

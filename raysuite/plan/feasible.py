@@ -21,9 +21,7 @@ _Wrong = Callable[[str, str], None]
 
 
 def accumulation(spec: ExperimentSpec) -> int:
-    """Micro-batches per optimiser step, set by `training.accumulate` or by the strategy's own
-    option; 1 if trials will find the number.
-    """
+    """Micro-batches per step, from `training` or the strategy; 1 if trials will find the number."""
     if spec.strategy.own_accumulation is not None:
         return spec.strategy.own_accumulation
     given = spec.training.accumulate
@@ -53,8 +51,7 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
 
     _check_task(spec, wrong)
     _check_strategy(spec, wrong)
-    _check_average(spec, wrong)
-    _check_batch(spec, wrong)
+    _check_training(spec, wrong)
     _check_devices(spec, gpus, wrong)
     _check_model(spec, wrong)
     _check_figures(spec, wrong)
@@ -196,15 +193,10 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
                 )
 
 
-def _check_average(spec: ExperimentSpec, wrong: _Wrong) -> None:
+def _check_training(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if spec.optimizer.averages and spec.training.ema_decay is not None:
-        wrong(
-            "training.ema_decay",
-            f"optimizer {spec.optimizer.name} averages the weights itself; leave it out",
-        )
-
-
-def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
+        message = f"optimizer {spec.optimizer.name} averages the weights itself; leave it out"
+        wrong("training.ema_decay", message)
     if spec.training.sampler == "balanced" and spec.training.class_weights == "auto":
         wrong(
             "training.class_weights",

@@ -113,8 +113,7 @@ def local_gpus() -> int:
 
 
 def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
-    """The mistake with the file and line of its key. If `label` has the key, file and line are
-    those of its value in the matrix."""
+    """The mistake with file and line of its key, or of the key's value in the matrix."""
     return located(document, mistake, lambda key: swept_at(document, label, key))
 
 
@@ -126,10 +125,8 @@ def resolve(
     index: int,
     gpus: int,
 ) -> RunPlan:
-    """Compute the numbers of one run; `spec` has the run's own seed and no matrix.
-
-    If trials will find the batch size, the numbers are those of the smallest candidate.
-    """
+    """Compute the numbers of one run; `spec` has the run's own seed and no matrix. If trials will
+    find the batch size, the numbers are those of the smallest candidate."""
     spec, label = _with_loader(spec, label, facts)
     training, workers = spec.training, spec.resources.workers
     accumulate, global_batch = accumulation(spec), global_batch_of(spec)
@@ -160,8 +157,7 @@ def resolve(
 
 
 def task_facts(spec: ExperimentSpec) -> TaskFacts:
-    """The declarations of the spec's task. Raises UserError if the task cannot be imported, or if
-    its declarations are incomplete."""
+    """The declarations of the spec's task. Raises UserError if it is missing or incomplete."""
     if spec.script is not None:
         return SCRIPT
     if spec.task.classifies:
@@ -270,8 +266,7 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
 
 
 def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
-    """The spec with this number of workers; None if no number of micro-batches divides the global
-    batch equally among them."""
+    """The spec with this number of workers; None if they cannot share the global batch equally."""
     spec, batch = plan.spec, plan.global_batch
     fewest = math.ceil(batch / (workers * plan.micro_batch))
     rounds = (n for n in range(fewest, batch // workers + 1) if batch % (workers * n) == 0)

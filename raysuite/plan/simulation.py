@@ -291,11 +291,9 @@ def _counted(plan: RunPlan) -> _Counted:
 def beside_training(
     plan: RunPlan, step: Step, calibration: Calibration | None
 ) -> tuple[float, float]:
-    """(seconds of a run's validations, seconds of its start).
-
-    There is one validation after each epoch. A validation pass takes as long as a forward pass in
-    training. The start is 0 without a calibration.
-    """
+    """(seconds of a run's validations, seconds of its start). There is one validation after each
+    epoch. A validation pass takes as long as a forward pass in training. The start is 0 without a
+    calibration."""
     computing = step.shares.get("computation", 0.0) * step.seconds / plan.global_batch
     each = FORWARD_SHARE * computing * plan.dataset.val_samples
     start = 0.0 if calibration is None else calibration.start.value
@@ -324,10 +322,7 @@ def with_failures(
     mtbf = mtbf_hours * 3600 / nodes
     every = min(best_checkpoint_interval(write, mtbf), training)
     expected = expected_run_seconds(training, every, write, mtbf, restart)
-    return {
-        "expected_s": None if math.isinf(expected) else expected,
-        "checkpoint_every_s": every,
-    }
+    return {"expected_s": None if math.isinf(expected) else expected, "checkpoint_every_s": every}
 
 
 def idle_of(plan: dict[str, Any]) -> tuple[float, float]:

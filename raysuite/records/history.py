@@ -47,8 +47,7 @@ class History:
 
 
 PLACES = 0.8
-"""Share of the error probability for tests that divide a series at one place; the rest is for tests
-of a stretch between two places."""
+"""Share of the error probability for tests at one place; the rest is for tests of stretches."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:

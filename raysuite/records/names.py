@@ -21,8 +21,7 @@ Plan = dict[str, Any]
 
 
 def task_of(plan: Plan) -> TaskFacts:
-    """The declarations of a plan's task. Plans of classification omit them, so the declarations of
-    classification are the default."""
+    """The declarations of a plan's task; plans of classification omit them."""
     return TaskFacts.model_validate(plan["task"]) if "task" in plan else CLASSIFICATION
 
 
@@ -38,8 +37,7 @@ def variant_name(plan: Plan) -> str:
 
 
 def run_name(plan: Plan) -> str:
-    """The variant's name, its seed if the matrix has seeds, and the repeat if it is not the
-    first."""
+    """The variant's name, its seed if the matrix has seeds, and the repeat from the second on."""
     parts = [variant_name(plan)]
     if (seed := plan["label"].get("seed")) is not None:
         parts.append(f"seed={seed}")
@@ -104,8 +102,7 @@ def key_names(keys: Iterable[str]) -> dict[str, str]:
 
 
 def variant_key(plan: Plan) -> str:
-    """A key that is equal for the repeats of one variant: the device, and the resolved spec without
-    `seed` and `track`."""
+    """A key that a variant's repeats share: the device, and the spec without seed and track."""
     spec = {key: value for key, value in plan["spec"].items() if key not in ("seed", "track")}
     return json.dumps([spec, plan["device"]], sort_keys=True)
 
