@@ -310,12 +310,10 @@ def _reference(
 
 
 def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
-    """Measure one micro-batch on this rank alone.
-
-    Returns the seconds of its passes, the learning rate with which its gradient changes the weights
-    by 1 %, the bytes of the weights, the free bytes, and 0. All are 0 if a pass fails. If the
-    network would wait for other ranks, the last value is 1 and all others are 0.
-    """
+    """Measure one micro-batch on this rank alone. Returns the seconds of its passes, the learning
+    rate with which its gradient changes the weights by 1 %, the bytes of the weights, the free
+    bytes, and 0. All are 0 if a pass fails. If the network would wait for other ranks, the last
+    value is 1 and all others are 0."""
     try:
         model = _network(plan, world, _Draws())
         if any(isinstance(each, nn.SyncBatchNorm) for each in model.modules()):

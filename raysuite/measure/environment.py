@@ -188,12 +188,10 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
-    """Why torch cannot use this host's NVIDIA GPUs; empty if no reason is known.
-
-    `built` is the CUDA version with which torch is built, such as 13.2. `offered` is the newest
-    CUDA version that libcuda supports, in the notation of cuDriverGetVersion (12020: 12.2); None
-    without libcuda. `driver` is the version of the kernel driver; empty without a driver.
-    """
+    """Why torch cannot use this host's NVIDIA GPUs; empty if no reason is known. `built` is the
+    CUDA version with which torch is built, such as 13.2. `offered` is the newest CUDA version that
+    libcuda supports, in the notation of cuDriverGetVersion (12020: 12.2); None without libcuda.
+    `driver` is the version of the kernel driver; empty without a driver."""
     least = LEAST_DRIVER.get(int((built or "0").partition(".")[0]))
     needs = f"torch is built with CUDA {built}, which needs driver {least} or newer"
     if built is None:

@@ -25,7 +25,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,18 +64,18 @@ Own = tuple[int | None, int | None, float, bool, float]
 """The fields samples, tokens, wait_s, evaluates and idle_s of a Row."""
 
 
+@dataclass
 class _Read:
     """The data read from one loader since the last step."""
 
-    def __init__(self, began: float) -> None:
-        self.began = began
-        self.length: int | None = None
-        """Number of batches in a pass over the loader; None if unknown."""
-        self.batches = 0
-        self.samples: int | None = 0
-        self.tokens: int | None = 0
-        self.wait_s = 0.0
-        self.without_gradients = False
+    began: float
+    length: int | None = None
+    """Number of batches in a pass over the loader; None if unknown."""
+    batches: int = 0
+    samples: int | None = 0
+    tokens: int | None = 0
+    wait_s: float = 0.0
+    without_gradients: bool = False
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
@@ -169,9 +169,7 @@ class Recorder:
     def _read(self, loader: int, began: float) -> tuple[_Read, float]:
         """Add the wait since `began` to the data read from a loader; return them, and the time."""
         now = time.perf_counter()
-        read = self._batches.get(loader)
-        if read is None:
-            read = self._batches[loader] = _Read(began)
+        read = self._batches.setdefault(loader, _Read(began))
         read.wait_s += now - began
         return read, now
 

@@ -229,12 +229,10 @@ _TRANSFERS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "REDUCESCATTER", "ALLTOALL"
 
 
 def horovod_collectives(file: Path) -> Intervals:
-    """The intervals of the collectives in a timeline, in ns since 1970.
-
-    The timeline shows each tensor as a process with nested phases: `B` begins a phase, `E` ends the
-    innermost phase. A truncated file is read as far as it is complete. With one rank, the timeline
-    has no collectives.
-    """
+    """The intervals of the collectives in a timeline, in ns since 1970. The timeline shows each
+    tensor as a process with nested phases: `B` begins a phase, `E` ends the innermost phase. A
+    truncated file is read as far as it is complete. With one rank, the timeline has no
+    collectives."""
     events = _events(file.read_text())
     start = next(
         (

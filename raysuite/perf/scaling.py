@@ -269,12 +269,10 @@ def enough(points: Sequence[Point]) -> bool:
 def forecast(
     name: str, points: Sequence[Point], workers: Sequence[int], per_node: int | None = None
 ) -> Forecast:
-    """Predict a series on other numbers of workers.
-
-    `per_node` is the number of workers per node; by default, the same number as in the measurement
-    with the most workers. The number of images per worker is also taken from this measurement. If
-    all measurements have the same global batch, the predictions are for that batch instead.
-    """
+    """Predict a series on other numbers of workers. `per_node` is the number of workers per node;
+    by default, the same number as in the measurement with the most workers. The number of images
+    per worker is also taken from this measurement. If all measurements have the same global batch,
+    the predictions are for that batch instead."""
     known = sorted(points)
     first, last = _mean(known, known[0]), known[-1]
     beside = per_node or last.workers / last.nodes

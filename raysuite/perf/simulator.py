@@ -400,11 +400,8 @@ def pipeline(
 ) -> list[Task]:
     """Tasks of a pipeline's steps. Each worker executes its operations in order, and an operation
     begins after the transfer of its input. Before an update, there is an all-reduce between all
-    workers of the stage in all copies.
-
-    A transfer occupies its link (one link for each direction), but not the two workers. Without a
-    network, transfers and all-reduces take no time.
-    """
+    workers of the stage in all copies. A transfer occupies its link (one link for each direction),
+    but not the two workers. Without a network, transfers and all-reduces take no time."""
     tasks: list[Task] = []
     done: dict[tuple[str, int, int], int] = {}
     """(kind, stage, micro-batch) -> the task after which the result is at its destination."""

@@ -13,7 +13,7 @@ from raysuite.spec.base import suggest
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import KNOWN, TOKENS
 from raysuite.spec.loaders import LOADER_OPTIONS
-from raysuite.spec.script import numbers_of
+from raysuite.spec.script import ScriptOptions, numbers_of
 from raysuite.spec.stems import misfit
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
@@ -49,6 +49,10 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
     def wrong(key: str, message: str) -> None:
         mistakes.append(Mistake(message, key=key))
 
+    if spec.script is not None:
+        _check_script(spec, spec.script, wrong)
+        _check_devices(spec, gpus, wrong)
+        return mistakes
     _check_task(spec, wrong)
     _check_strategy(spec, wrong)
     _check_training(spec, wrong)
@@ -109,10 +113,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
             wrong(f"training.{key}", f"it is for classification, and the task is {task.name}")
 
 
-def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
-    """A Mistake for each reason why the spec's script cannot be run."""
-    script, mistakes = spec.script, []
-    assert script is not None
+def _check_script(spec: ExperimentSpec, script: ScriptOptions, wrong: _Wrong) -> None:
     names = numbers_of(spec.resources.workers)
     for key, compute in (
         ("script.command", script.words),
@@ -122,25 +123,22 @@ def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
         try:
             compute(names)
         except ValueError as error:
-            mistakes.append(Mistake(str(error), key=key))
+            wrong(key, str(error))
     file = Path(script.command[0])
     if script.command[0] != "-m" and not file.is_file():
         why = "is a folder" if file.is_dir() else "is not there"
-        message = f"the script {file} {why}; give the path of a Python file from here"
-        mistakes.append(Mistake(message, key="script.command"))
+        wrong(
+            "script.command", f"the script {file} {why}; give the path of a Python file from here"
+        )
     if spec.measure.profile == "nsight":
         message = "got nsight, but scripts can be profiled only by torch; valid: off and torch"
-        mistakes.append(Mistake(message, key="measure.profile"))
+        wrong("measure.profile", message)
     if spec.measure.figures:
-        message = f"got {', '.join(spec.measure.figures)}, but a script takes its own steps; "
-        mistakes.append(Mistake(f"{message}leave it out", key="measure.figures"))
+        message = f"got {', '.join(spec.measure.figures)}, but a script takes its own steps"
+        wrong("measure.figures", f"{message}; leave it out")
     if spec.resources.elastic:
-        message = (
-            "got true, but the batch of a script cannot be changed for fewer workers; leave it out"
-        )
-        mistakes.append(Mistake(message, key="resources.elastic"))
-    _check_devices(spec, gpus, lambda key, message: mistakes.append(Mistake(message, key=key)))
-    return mistakes
+        message = "got true, but the batch of a script cannot be changed for fewer workers"
+        wrong("resources.elastic", f"{message}; leave it out")
 
 
 def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:

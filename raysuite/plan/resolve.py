@@ -20,7 +20,6 @@ from raysuite.plan.feasible import (
     device_of,
     global_batch_of,
     infeasible,
-    script_mistakes,
 )
 from raysuite.plan.matrix import Variant, expand, located, swept_at
 from raysuite.plan.run_plan import RunPlan
@@ -53,11 +52,10 @@ def make_plans(
     seen = Datasets(elsewhere)
     mistakes: list[Mistake] = []
     for _, (label, spec) in variants:
+        found = infeasible(spec, gpus)
         if spec.script is None:
-            found = [*infeasible(spec, gpus), *dataset_mistakes(spec, seen)]
+            found += dataset_mistakes(spec, seen)
             found += task_mistakes(spec, None if found else dataset_facts(spec, seen))
-        else:
-            found = script_mistakes(spec, gpus)
         mistakes += [placed(document, mistake, label) for mistake in found]
     if mistakes:
         raise SpecError(mistakes)
@@ -205,12 +203,10 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
 
 
 def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan]]:
-    """Groups of consecutive runs that share as many workers as the largest of them needs.
-
-    A smaller run uses the first ranks, and the other ranks wait. On several nodes only runs of
-    equal size share workers: the first ranks of a large world are placed differently from the ranks
-    of a small world.
-    """
+    """Groups of consecutive runs that share as many workers as the largest of them needs. A smaller
+    run uses the first ranks, and the other ranks wait. On several nodes only runs of equal size
+    share workers: the first ranks of a large world are placed differently from the ranks of a small
+    world."""
     result: list[list[RunPlan]] = []
     last: Any = None
     settings = given = shared = None
@@ -247,12 +243,10 @@ def _stands_apart(plan: RunPlan) -> bool:
 
 
 def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
-    """`plan` with fewer workers: as many, up to `most`, as its options allow; None without any.
-
-    The global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
+    """`plan` with fewer workers: as many, up to `most`, as its options allow; None without any. The
+    global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
     micro-batch accumulates gradients. `index` is the new run's position in the order of execution,
-    and `gpus` the number of GPUs of the cluster.
-    """
+    and `gpus` the number of GPUs of the cluster."""
     resources = plan.spec.resources
     for workers in range(min(most, plan.workers - 1), resources.min_workers - 1, -1):
         spec = _with(plan, workers)

@@ -83,11 +83,9 @@ def step_of(
     storage: float | None = None,
 ) -> Step:
     """Simulate one step of a plan, with the costs of `calibration`, or with `rate` as the
-    throughput of a single worker, per second.
-
-    `storage`: images, samples or tokens per second that storage delivers to all workers together.
-    A data-parallel step lasts at least as long as storage needs to deliver the next batch.
-    """
+    throughput of a single worker, per second. `storage`: images, samples or tokens per second that
+    storage delivers to all workers together. A data-parallel step lasts at least as long as storage
+    needs to deliver the next batch."""
     data, pace = plan.model_dump(mode="json"), partial(_pace, plan.workers, 0.0)
     update = load = 0.0
     if calibration is not None:

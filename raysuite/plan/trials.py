@@ -76,11 +76,9 @@ def plans_of_space(
 
 def check_space(document: Document, search: SearchOptions) -> None:
     """Raise SpecError with every mistake that can be found before the first trial: values that are
-    invalid for their keys, and a data set that cannot be read.
-
-    Each end of a range and each listed value is tried, while the other keys have a fixed value.
-    Mistakes that arise only from several values together are reported with the trial that has them.
-    """
+    invalid for their keys, and a data set that cannot be read. Each end of a range and each listed
+    value is tried, while the other keys have a fixed value. Mistakes that arise only from several
+    values together are reported with the trial that has them."""
     space, seen = search.space, Datasets()
     found = {(each.key, each.message): each for each in _idle_brackets(document, search)}
     for values, tried in _probes(space):

@@ -122,7 +122,10 @@ class LoadingRow:
 
 def loading_rows(bench: LoadingBench) -> list[LoadingRow]:
     """A row for each candidate, in the order of the plan."""
-    rates = {each.name: _stat(bench, each.name, _rate) for each in bench.candidates}
+    rates = {
+        each.name: _stat(bench, each.name, lambda t: t.images / t.seconds)
+        for each in bench.candidates
+    }
     failed = {each.candidate: each.reason for each in bench.failures}
     return [
         LoadingRow(
@@ -137,10 +140,6 @@ def loading_rows(bench: LoadingBench) -> list[LoadingRow]:
         )
         for each in bench.candidates
     ]
-
-
-def _rate(timing: Timing) -> float:
-    return timing.images / timing.seconds
 
 
 def _others(timing: Timing) -> float:

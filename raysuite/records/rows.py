@@ -246,12 +246,9 @@ def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
 
 class Ratios:
     """Ratios of throughputs. A pair of rows has the same interval in every table, plot and
-    sentence.
-
-    Intervals are simultaneous at 95 %: all intervals between rows of the same work and number of
-    workers hold together, so that the best row may be picked afterwards. The intervals of rows
-    relative to baselines that differ in work or workers are a second family of this kind.
-    """
+    sentence. Intervals are simultaneous at 95 %: all intervals between rows of the same work and
+    number of workers hold together, so that the best row may be picked afterwards. The intervals of
+    rows relative to baselines that differ in work or workers are a second family of this kind."""
 
     def __init__(self, rows: Sequence[Row], pairs: Sequence[Row | None]):
         groups = [[row for row in group if _repeated(row)] for group in same_work(rows).values()]

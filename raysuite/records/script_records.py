@@ -182,14 +182,8 @@ def too_few(steps: Steps, warmup: int, code: int) -> str:
 
 def _total(logs: Sequence[RankLog], steps: Steps, column: int) -> int | None:
     """The sum of a column over all ranks and timed steps; None if any value is unknown."""
-    total = 0
-    for log in logs:
-        for place in steps.counted:
-            value = log.rows[place][column]
-            if value is None:
-                return None
-            total += value
-    return total
+    values = [log.rows[place][column] for log in logs for place in steps.counted]
+    return None if None in values else sum(values)
 
 
 def script_records(
@@ -315,20 +309,16 @@ def time_shares(
     run_id: str, logs: Sequence[RankLog], steps: int, first: int, trace: str
 ) -> TimeShares:
     """Time shares of the profiled steps, or why they are not known."""
-    missing = [rank for rank, log in enumerate(logs) if not log.profile]
-    unseen = any(
-        log.model.get("device") == "gpu" and not log.profile.get("kernels") for log in logs
-    )
     message = ""
-    if missing:
+    if not all(log.profile for log in logs):
         message = f"the script ended before the profile did, which takes {first + steps} steps"
-    elif unseen:
+    elif any(log.model.get("device") == "gpu" and not log.profile["kernels"] for log in logs):
         message = "no time shares: the profiler saw no kernel on a GPU"
+    known = [] if message else [log.profile for log in logs]
 
     def each(name: str) -> list[float]:
-        return [] if message else [float(log.profile[name]) for log in logs]
+        return [float(profile[name]) for profile in known]
 
-    kernels = [] if message else list(logs[0].profile["kernels"])
     return TimeShares(
         run_id=run_id,
         steps=steps,
@@ -340,10 +330,11 @@ def time_shares(
         data_seconds=each("data"),
         data_exposed_seconds=each("data_exposed"),
         kernel_seconds={
-            name: [float(log.profile["kernels"].get(name, 0.0)) for log in logs] for name in kernels
+            name: [float(profile["kernels"].get(name, 0.0)) for profile in known]
+            for name in (known[0]["kernels"] if known else ())
         },
-        sources=[] if message else list(logs[0].profile["sources"]),
-        trace=trace if not message else "",
+        sources=known[0]["sources"] if known else [],
+        trace=trace if known else "",
         seconds=max((log.profile.get("seconds", 0.0) for log in logs), default=0.0),
         message=message,
     )
@@ -439,11 +430,9 @@ def verdict(
     alone: Sequence[ScriptMeasured],
 ) -> tuple[GateVerdict | None, list[str]]:
     """Check the parameters, batches and losses of the first steps. Return the verdict, and notes.
-
     `given`: samples in a step, if the user gave them. `alone`: measurements of all runs with one
     worker so far. The notes name unusual but allowed findings. The verdict is None if nothing could
-    be compared; the notes then give the reasons.
-    """
+    be compared; the notes then give the reasons."""
     notes: list[str] = []
     wrong = [*_unequal(logs, notes), *_same_samples(logs, steps, given, notes)]
     if not wrong:

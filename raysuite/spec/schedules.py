@@ -261,12 +261,10 @@ def timeline(
 
 
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
-    """The idle share of the workers' time in a result of `timeline`.
-
-    It is (W - 1) / (W - 1 + m) for gpipe and 1f1b with W stages and m micro-batches (Huang et al.
-    2019, "GPipe", section 2.3), 1 - 1 / W for model parallelism, (W - 1) / (W - 1 + v m) for
-    interleaved_1f1b with v stages on each worker (Megatron-LM, section 2.2.2).
-    """
+    """The idle share of the workers' time in a result of `timeline`. It is (W - 1) / (W - 1 + m)
+    for gpipe and 1f1b with W stages and m micro-batches (Huang et al. 2019, "GPipe", section 2.3),
+    1 - 1 / W for model parallelism, (W - 1) / (W - 1 + v m) for interleaved_1f1b with v stages on
+    each worker (Megatron-LM, section 2.2.2)."""
     span = max(slot.end for own in slots for slot in own)
     busy = sum(slot.end - slot.begin for own in slots for slot in own)
     return 1 - busy / (span * len(slots))

@@ -43,12 +43,10 @@ class _NoArithmeticError(ValueError):
 
 
 def fill(text: str, names: Mapping[str, int]) -> str:
-    """`text` with each placeholder `{256 // workers}` replaced by its value.
-
-    A placeholder is arithmetic (+ - * / // %) on numbers and `names`. Braces around anything else,
-    such as JSON, are unchanged; `{{` and `}}` are single braces. A whole number is written without
-    a decimal point. Raises ValueError for an unknown name, a division by 0 and a result > 10^15.
-    """
+    """`text` with each placeholder `{256 // workers}` replaced by its value. A placeholder is
+    arithmetic (+ - * / // %) on numbers and `names`. Braces around anything else, such as JSON, are
+    unchanged; `{{` and `}}` are single braces. A whole number is written without a decimal point.
+    Raises ValueError for an unknown name, a division by 0 and a result > 10^15."""
 
     def replace(found: re.Match[str]) -> str:
         if found[1] is None:

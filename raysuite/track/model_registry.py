@@ -59,11 +59,9 @@ class Network(NamedTuple):
 
 def export(network: Network, plan: Plan, folder: Path) -> None:
     """Write an MLflow model that runs on CPUs, with the flavours pytorch and python_function.
-
-    torch.export makes the graph: loading it imports no user code and unpickles only tensors.
-    The resolved spec and the plan are written next to the model. Raises UserError if the network
-    cannot be traced, and RaysuiteError if the graph's outputs differ from the network's.
-    """
+    torch.export makes the graph: loading it imports no user code and unpickles only tensors. The
+    resolved spec and the plan are written next to the model. Raises UserError if the network cannot
+    be traced, and RaysuiteError if the graph's outputs differ from the network's."""
     import mlflow.pyfunc
     import mlflow.pytorch
     import numpy as np
