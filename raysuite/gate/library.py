@@ -107,7 +107,8 @@ class _Ranks:
             return [own]
         import torch
 
-        device = "cpu" if "gloo" in self._dist.get_backend() else "cuda"
+        backend = self._dist.get_backend()
+        device = "cuda" if "nccl" in backend and "gloo" not in backend else "cpu"
         data = torch.tensor(list(json.dumps(own).encode()), dtype=torch.uint8, device=device)
         size = data.new_tensor([len(data)], dtype=torch.int64)
         sizes = [torch.empty_like(size) for _ in range(self.size)]
