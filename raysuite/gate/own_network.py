@@ -46,9 +46,8 @@ _TOLERANCE_16_BITS = 0.5
 """Relative error above which a difference in bf16 or fp16 is reported; the check passes in any
 case. A wrong loss scale changes an update by a factor of two or more."""
 TOLERANCE = 1e-3
-"""Largest relative error of an update. Correct strategies had errors below a third of this with the
-networks of tests/contract/test_networks.py; rounding alone gives an update of 1 % of the weights an
-error of 1e-5."""
+"""Largest relative error of an update. Correct strategies had less than a third of this with the
+networks of tests/contract/test_networks.py; an update of 1 % has a rounding error of 1e-5."""
 _FLOOR = 1e-3
 """Errors are relative to the norm of a tensor's update, but at least to this share of the larger of
 two norms: of the tensor, and of the update of all tensors. Some gradients consist only of rounding
@@ -165,9 +164,8 @@ def _settings(plan: RunPlan, precision: str) -> StepSettings:
 
 
 def _optimizer(plan: RunPlan) -> OptimizerOptions:
-    """SGD, with the run's own weight decay. Other optimisers divide by a gradient's size: they
-    would take a full step with a gradient that is only rounding error. The check on the small
-    network uses the run's optimiser."""
+    """SGD, with the run's own weight decay. Other optimisers, which divide by a gradient's size,
+    would take a full step with a rounding error; the small network is checked with them."""
     options = plan.spec.optimizer
     if options.name == "sgd":
         return options

@@ -44,9 +44,8 @@ _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
 
 
 class SmallNet(nn.Module):
-    """Convolutions, optional BatchNorm, and a linear classifier. `layers`: number of layers, at
-    least 3; additional layers are convolutions. `pause_s`: seconds for which a backward pass pauses
-    between two layers."""
+    """Convolutions, optional BatchNorm, and a linear classifier: `layers` layers, at least 3.
+    `pause_s`: seconds for which a backward pass pauses between two layers."""
 
     IMAGE = (1, _SIZE, _SIZE)
     CLASSES = _CLASSES

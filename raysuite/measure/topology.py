@@ -117,9 +117,8 @@ def _split(cores: Sequence[Core], parts: int) -> list[list[int]]:
 def bound_cpus(
     binding: Binding, index: int, workers: int, near: Sequence[int | None], topology: Topology
 ) -> list[int]:
-    """The CPUs of worker `index` of this host; empty if the worker is not bound. `auto` binds only
-    on hosts with several memory nodes. Raises UserError for a list of CPUs that is missing, or not
-    usable here."""
+    """The CPUs of worker `index` of this host; empty if it is not bound. `auto` binds only on hosts
+    with several memory nodes. Raises UserError for a list that is missing, or not usable here."""
     if binding == "none" or (binding == "auto" and len(topology.nodes) < 2):
         return []
     if binding == "auto":

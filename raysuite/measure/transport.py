@@ -29,8 +29,7 @@ Connection = tuple[str, int, str, int]
 
 class Transport:
     """The transports of the connections that this process opens after this object is made. NCCL's
-    choice is read from its log, which is written to memory. If the user sets NCCL_DEBUG, the log is
-    left to the user, and is not read."""
+    choice is read from its log in memory, unless the user sets NCCL_DEBUG."""
 
     def __init__(self, on_gpu: bool) -> None:
         self._before = connections()

@@ -185,9 +185,8 @@ class Calibration(Strict):
     """Additional seconds of each pass of a micro-batch through a stage, compared with the stage's
     share of a pass through the whole network. One value for all schedules; 0 without pipelines."""
     operations: dict[str, float] = Field(default_factory=dict)
-    """Schedule -> `operation` for that schedule, if the calibration has enough pipelines with it.
-    Schedules differ: PipeDream updates weights after fewer micro-batches than GPipe, and copies
-    weights that are still needed."""
+    """Schedule -> its own `operation`, if the calibration has enough pipelines with it. PipeDream,
+    for example, updates weights after fewer micro-batches than GPipe, and copies weights."""
     pipelines: Simulated | None = None
     """Errors of simulated steps of pipelines; None if too few: no pipeline is predicted then."""
 

@@ -188,9 +188,8 @@ def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict
 def _by_peers(
     row: Row, steps: Mapping[float, float], known: Mapping[Term, float]
 ) -> dict[Term, float]:
-    """Shares that are computed from rows that differ from `row` in one key. A row with another
-    batch size gives the overhead of a step. The baseline, which has fewer workers, gives the
-    exposed communication: 1 - efficiency."""
+    """Shares from rows that differ from `row` in one key: the overhead of a step from another batch
+    size, the exposed communication (1 - efficiency) from the baseline, which has fewer workers."""
     found: dict[Term, float] = {}
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)

@@ -89,10 +89,9 @@ TERMS: dict[str, Term] = {
         "waiting for the slowest worker", lambda w, n: math.sqrt(2 * math.log(w)), Prior(0.02, 1.0)
     ),
 }
-"""The quantity of `bandwidth` is the share of the bytes that a worker in a ring sends between
-nodes. The quantity of `slowest` is the expected largest of W normal delays, to first order. Medians
-are assumed orders of magnitude of data-parallel training; a deviation of 1 to 1.5 is a factor of
-2.7 to 4.5."""
+"""`bandwidth` counts the share of a worker's bytes in a ring that go between nodes, `slowest` the
+expected largest of W normal delays, to first order. Medians are assumed orders of magnitude of
+data-parallel training; a deviation of 1 to 1.5 is a factor of 2.7 to 4.5."""
 DRIFT = Prior(0.03, 0.7)
 """Standard deviation of the logarithm of a step's time for one doubling of the workers."""
 NOISE = Prior(0.02, 0.7)
@@ -176,8 +175,7 @@ class Scaling:
 
 def fit(points: Iterable[Point], wanted: Iterable[Point] = (), seed: int = 0) -> Scaling:
     """Draw the posterior of a series. Terms that only the predictions `wanted` need, such as those
-    of the network if one node was measured, keep their prior. Raises ValueError if `enough` is
-    False for the series."""
+    of an unmeasured network, keep their prior. Raises ValueError if the series is not `enough`."""
     import numpy as np
 
     known = sorted(points)
@@ -294,9 +292,8 @@ def forecast(
 
 
 def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, list[Point]]:
-    """The series of a CSV file with the columns `workers`, `throughput`, and optionally `nodes` and
-    `batch` (global); values of all other columns distinguish series. Raises UserError that names
-    every wrong line."""
+    """The series of a CSV file with columns `workers`, `throughput`, optionally `nodes`, `batch`
+    (global), and others that distinguish series. Raises UserError that names every wrong line."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
     columns = set(rows[0]) if rows else set()

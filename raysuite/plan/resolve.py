@@ -203,10 +203,9 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
 
 
 def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan]]:
-    """Groups of consecutive runs that share as many workers as the largest of them needs. A smaller
-    run uses the first ranks, and the other ranks wait. On several nodes only runs of equal size
-    share workers: the first ranks of a large world are placed differently from the ranks of a small
-    world."""
+    """Groups of consecutive runs that share as many workers as the largest of them needs; the ranks
+    that a smaller run does not use wait. On several nodes only runs of equal size share workers,
+    because the first ranks of a large world are placed differently from those of a small world."""
     result: list[list[RunPlan]] = []
     last: Any = None
     settings = given = shared = None

@@ -37,9 +37,8 @@ def trial_plan(
     gpus: int | None = None,
     seen: Datasets | None = None,
 ) -> RunPlan:
-    """The plan of trial `number`, counted from 0. `gpus` is the number of GPUs of the cluster;
-    None: of this machine. `seen`: data sets listed before. Raises SpecError with everything that
-    makes the trial infeasible."""
+    """The plan of trial `number` (from 0), on `gpus` GPUs (default: this machine's). `seen`: data
+    sets listed before. Raises SpecError with everything that makes the trial infeasible."""
     gpus = local_gpus() if gpus is None else gpus
     spec = trial_spec(document, values)
     seen = seen or Datasets()

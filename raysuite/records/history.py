@@ -41,9 +41,8 @@ class History:
     hardware: str
     points: tuple[Point, ...]
     by_runs: bool
-    """Whether changes were looked for between single runs, not between folders, because there are
-    too few folders to estimate the spread between them. Any drift between two folders then counts
-    as a change."""
+    """Whether changes were looked for between single runs, because there are too few folders to
+    estimate the spread between them. Any drift between two folders then counts as a change."""
 
 
 PLACES = 0.8
@@ -129,10 +128,9 @@ def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
 
 
 def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
-    """Begin and end of the stretch of points that differs most from all points outside it. A
-    regression that was later repaired is such a stretch. Empty if no stretch is significant when
-    all stretches are tested (circular binary segmentation: Olshen et al. 2004, Biostatistics
-    5:557)."""
+    """Begin and end of the stretch of points, such as a regression that was later repaired, that
+    differs most from all other points. Empty if none is significant when all stretches are tested
+    (circular binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
     # `level` is the level for one place; the probability that PLACES leaves is shared by all pairs

@@ -152,9 +152,8 @@ def _checked(content: Any) -> Any:
 
 
 def _unchecked(content: Any) -> Any:
-    """Remove the checksums that `_checked` added. A document of earlier versions has no checksum.
-    Raises ValueError if the checksum does not match, and AttributeError if `content` is no
-    document."""
+    """Remove the checksums that `_checked` added; documents of earlier versions have none. Raises
+    ValueError for a wrong checksum, and AttributeError if `content` is no document."""
     if isinstance(content, list):
         return [_unchecked(each) for each in content]
     key, value = content.popitem()

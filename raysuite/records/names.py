@@ -133,9 +133,8 @@ def series_key(plan: Plan, found: str | None = None) -> str:
 
 def work_key(plan: Plan) -> str:
     """A key that is equal for runs whose throughputs are comparable: the same model on the same
-    data. The path and the format of a named data set are left out, so that formats can be compared.
-    The number of images is part of the key, because data sets with different images may have the
-    same name."""
+    data. Path and format of a named data set are left out, so that formats can be compared; the
+    number of images is not, because data sets with different images may have the same name."""
     if script := script_name(plan):
         return json.dumps({"script": script})
     data = dict(plan["spec"]["data"])

@@ -396,8 +396,7 @@ def _mean(log: RankLog, steps: Steps) -> float:
 
 LOSS_TOLERANCE = 1e-3
 """Largest relative difference of a loss from that of one worker. Another order of fp32 sums changes
-a loss by about 1e-6. A wrong mean over two ranks changes it by a third or more after a few
-steps."""
+a loss by about 1e-6, a wrong mean over two ranks by a third or more after a few steps."""
 
 
 def _of_all(logs: Sequence[RankLog], key: str) -> Iterator[list[Any]]:

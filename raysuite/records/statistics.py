@@ -165,9 +165,8 @@ def difference_of_shares(
 
 
 def _transformed(mean: float, half_width: float, scale: Scale) -> tuple[float, float]:
-    """The ends, on the original scale, of an interval that is symmetric around the logarithm
-    (`positive`) or the logit (`share`) of the mean, by the delta method. Both ends stay in the
-    possible range."""
+    """The ends of an interval that is symmetric around the logarithm (`positive`) or the logit
+    (`share`) of the mean, by the delta method. Both ends stay in the possible range."""
     if scale == "share" and 0 < mean < 1:
         odds, reach = mean / (1 - mean), _exp(half_width / (mean * (1 - mean)))
         return odds / reach / (1 + odds / reach), 1 - 1 / (1 + odds * reach)

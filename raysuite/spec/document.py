@@ -312,9 +312,8 @@ def _drop_lines(document: Document, target: tuple[str, ...]) -> None:
 
 
 def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Document:
-    """Read a spec's YAML, choose a scale, and apply `key=value` overrides; values are YAML too.
-    Raises SpecError if the file is missing, is not YAML or is not a mapping, or has no such
-    scale."""
+    """Read a spec's YAML, choose a scale, and apply `key=value` overrides (values are YAML). Raises
+    SpecError if the file is missing or no YAML mapping, or has no such scale."""
     name = str(file)
     try:
         text = file.read_text(encoding="utf-8")

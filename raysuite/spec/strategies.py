@@ -74,9 +74,8 @@ class Traffic:
         return part * (2 * self.all_reduced + self.reduce_scattered + self.all_gathered)
 
     def messages(self, workers: int, buffer_bytes: float) -> int:
-        """Number of messages that each of n workers sends in rings, in buffers of at most
-        `buffer_bytes`: 2 (n - 1) for each buffer that is all-reduced, n - 1 for each buffer that is
-        reduce-scattered or gathered."""
+        """Messages that each of n workers sends in rings, in buffers of at most `buffer_bytes`: 2
+        (n - 1) for an all-reduced buffer, n - 1 for one that is reduce-scattered or gathered."""
         reduced, scattered, gathered = (
             max(1, math.ceil(count / buffer_bytes)) if count else 0
             for count in (self.all_reduced, self.reduce_scattered, self.all_gathered)
@@ -259,8 +258,7 @@ class _StrategyOptions(Options):
     @classmethod
     def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
         """Options that `raysuite recommend` ranks for this number of workers. Their results equal
-        those of one process. Compression and asynchronous pipelines, which change the results, are
-        left to the user."""
+        those of one process: compression and asynchronous pipelines are left to the user."""
         yield from ({"name": cls.model_fields["name"].default, **each} for each in cls.recommended)
 
     @property

@@ -63,10 +63,9 @@ def _sqlite_file(uri: str) -> Path | None:
 
 
 def prepare_store(uri: str) -> None:
-    """Make the database of an SQLite store, if there is none. The file appears with all its tables
-    at once. MLflow makes them one by one, and cannot use a database in which some are missing.
-    Raises OSError if the store or its folder cannot be written: MLflow would otherwise try to
-    migrate the store's tables for minutes."""
+    """Make the database of an SQLite store, if there is none: at once, because MLflow, which makes
+    its tables one by one, cannot use an incomplete one. Raises OSError if store or folder cannot be
+    written: MLflow would otherwise try to migrate the tables for minutes."""
     file = _sqlite_file(uri)
     if file is None:
         return

@@ -20,9 +20,8 @@ _LOOK_EACH_S = 0.5
 
 
 def wait_while_starting(address: str, longest_s: float = LONGEST_S) -> None:
-    """Wait while the server at `address` is still starting, according to head.json in the folder
-    $RAYSUITE_CLUSTER. Returns at once for any other server, and after `longest_s` seconds at the
-    latest."""
+    """Wait while the server at `address` is starting, according to $RAYSUITE_CLUSTER/head.json, for
+    at most `longest_s` seconds. Returns at once for any other server."""
     folder = os.environ.get(FOLDER_VARIABLE, "")
     deadline = time.monotonic() + longest_s
     while _is_starting(folder, address) and time.monotonic() < deadline:
