@@ -213,7 +213,7 @@ class Layer:
     gradient_bytes: float = 0.0
     output_bytes: float = 0.0
     unit: int = OUTSIDE
-    """The unit with which the weights are gathered; OUTSIDE: once for both passes."""
+    """Unit with which weights are gathered; those OUTSIDE are gathered once for both passes."""
     frozen_bytes: float = 0.0
     """Bytes of weights without gradients."""
 

@@ -45,7 +45,7 @@ class RankLog:
     begin: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     rows: list[list[Any]] = field(default_factory=list)
-    """[step] rows: end, device_s, wait_s, samples, tokens, evaluates, idle_s; see `Row`."""
+    """[steps] rows with the fields of `raysuite.measure.script_steps.Row`."""
     checks: list[dict[str, Any]] = field(default_factory=list)
     profile: dict[str, Any] = field(default_factory=dict)
     """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""

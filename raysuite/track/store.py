@@ -131,7 +131,7 @@ def experiments_page() -> str:
 
 
 def view_page(experiment_id: str, view: str) -> str:
-    """The page of an experiment's runs in a view, or in MLflow's own; relative to its address."""
+    """The page of an experiment's runs, in `view` or MLflow's own view, below MLflow's address."""
     shown = f"&viewStateShareKey={view}" if view else ""
     return f"#/experiments/{experiment_id}/runs?{_TRAINING}{shown}"
 
