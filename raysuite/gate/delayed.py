@@ -23,8 +23,7 @@ from raysuite.spec.strategies import PipelineOptions
 
 
 class DelayedEngine(SingleEngine):
-    """The engine of the reference. A step trains on the micro-batches of all copies of the
-    pipeline, one copy after the other."""
+    """The engine of the reference; a step trains on each copy's micro-batches in turn."""
 
     def __init__(
         self,
@@ -90,7 +89,6 @@ class DelayedEngine(SingleEngine):
 
 
 class Delayed(BaseStrategy):
-    """The reference for an asynchronous pipeline, given the pipeline's options, with any number of
-    copies of the network."""
+    """The reference for an asynchronous pipeline with these options and any number of copies."""
 
     engine = DelayedEngine

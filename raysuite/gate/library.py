@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-5
-"""Tolerance for fp32. A different order of sums causes an error of about 1e-7; a gradient that is
-not averaged causes an error of about 1."""
+"""For fp32. Another order of sums has an error of about 1e-7, unaveraged gradients of about 1."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,7 @@ class Checked:
     """Number of the model's parameters and buffers whose names are not in `ignore`."""
     ranks: int
     ranks_compared: bool
-    """Whether all tensors were compared between ranks; False if a tensor is sharded, because no two
-    ranks hold the same part of it."""
+    """Whether all tensors were compared between ranks; False if some are sharded."""
     error: float | None
     """Largest relative error compared with the reference; None if there is no reference."""
 
@@ -109,7 +107,8 @@ class _Ranks:
             return [own]
         import torch
 
-        device = "cpu" if "gloo" in self._dist.get_backend() else "cuda"
+        backend = self._dist.get_backend()
+        device = "cuda" if "nccl" in backend and "gloo" not in backend else "cpu"
         data = torch.tensor(list(json.dumps(own).encode()), dtype=torch.uint8, device=device)
         size = data.new_tensor([len(data)], dtype=torch.int64)
         sizes = [torch.empty_like(size) for _ in range(self.size)]

@@ -1,16 +1,7 @@
-"""The gate's check: train a small network with the strategy and in one process, and compare
-the two.
+"""Train a small network with a strategy and in one process, and compare the two.
 
-With BatchNorm, no data-parallel strategy equals one process on the global batch: each rank
-normalises its own slice of the batch. So there are two networks. The network without BatchNorm is
-compared with one process that computes the whole global batch in one pass. The network with
-BatchNorm is compared with one process that computes a pass for each rank's slice and adds the
-gradients.
-
-Some settings are chosen to expose errors. The last batch has a single sample, so that all ranks but
-one have only padding. The learning rate changes at every step. Gradients are clipped only when
-clipping itself is checked, because clipping would hide a wrong scale.
-
+docs/explanation/gate.md explains the variations. With BatchNorm, the one process computes a pass
+for each rank's slice and adds the gradients; without BatchNorm, a pass of the whole global batch.
 The one process always trains in fp32: in 16 bits it could have the strategy's own error, such as a
 wrong loss scale. In fp16 the strategy takes one more step, whose gradients overflow on the last
 rank only, so that all ranks must skip it.
@@ -34,12 +25,7 @@ from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices
 from raysuite.gate.delayed import Delayed
 from raysuite.optim import build_optimizer
-from raysuite.parallel.base import (
-    Engine,
-    StepSettings,
-    Strategy,
-    World,
-)
+from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.parallel.single import Single
@@ -58,11 +44,8 @@ _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
 
 
 class SmallNet(nn.Module):
-    """Convolutions, optional BatchNorm, and a linear classifier.
-
-    `layers`: number of layers, at least 3; additional layers are convolutions. `pause_s`: seconds
-    for which a backward pass pauses between two layers.
-    """
+    """Convolutions, optional BatchNorm, and a linear classifier: `layers` layers, at least 3.
+    `pause_s`: seconds for which a backward pass pauses between two layers."""
 
     IMAGE = (1, _SIZE, _SIZE)
     CLASSES = _CLASSES
@@ -134,11 +117,9 @@ _TOO_LARGE = 1e30
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of comparing a strategy with one process; equal on all ranks.
-
-    Errors are relative L2 distances: of the worst weight tensor, of the logits of the trained
-    network, and of the worst step's loss. They are infinite if any value is not finite.
-    """
+    """The result of comparing a strategy with one process; equal on all ranks. Errors are relative
+    L2 distances: of the worst weight tensor, of the logits of the trained network, and of the worst
+    step's loss. They are infinite if any value is not finite."""
 
     ranks_equal: bool = False
     weights: float = math.inf
@@ -219,8 +200,7 @@ def compare(
 
 
 def comm_fault(comm: Comm, world: World) -> str:
-    """The fault of a strategy's collectives, as text; empty if they reach all ranks. All other
-    results of the gate depend on these collectives."""
+    """The fault of a strategy's collectives, on which all other results depend; empty if none."""
     last = world.size - 1
     own = torch.tensor([float(world.rank)])
     ranks = comm.all_gather(own).flatten().tolist()

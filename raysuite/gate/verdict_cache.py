@@ -29,9 +29,7 @@ _HOROVODS_ALGORITHMS = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDU
 
 def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
     """[ranks, 3]: hashes of each rank's host, environment and transport; all ranks must call it.
-
-    The transport's hash covers the environment variables by which libraries choose algorithms.
-    """
+    The transport's hash covers the environment variables by which libraries choose algorithms."""
     transport = {
         name: value
         for name, value in os.environ.items()
@@ -49,10 +47,8 @@ def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
 
 class VerdictCache:
     """Passed checks of a strategy in rank 0's cache folder: one file per combination of options,
-    versions, machine types, code and own networks.
-
-    A file's name depends on the numbers of ranks per host, but not on the names of hosts.
-    """
+    versions, machine types, code and own networks. A file's name depends on the numbers of ranks
+    per host, but not on the names of hosts."""
 
     def __init__(
         self, options: StrategyOptions, world: World, comm: Comm, places: list[list[int]]
@@ -60,10 +56,7 @@ class VerdictCache:
         self._options, self._world, self._comm, self._places = options, world, comm, places
 
     def file(
-        self,
-        settings: StepSettings,
-        optimizer: OptimizerOptions | None = None,
-        network: Any = None,
+        self, settings: StepSettings, optimizer: OptimizerOptions | None = None, network: Any = None
     ) -> Path:
         """The file for a passed check; `network` is a result of `own_network.key`."""
         options, world = self._options, self._world
@@ -95,8 +88,7 @@ class VerdictCache:
             write_whole(self.file(*key), verdict.model_dump_json().encode())
 
     def _unread(self) -> GateVerdict:
-        """The placeholder that a rank returns in place of the verdict if it cannot read rank 0's
-        cache; only rank 0's Records are kept."""
+        """A rank's placeholder if it cannot read rank 0's cache; only rank 0's Records are kept."""
         return GateVerdict(
             run_id="",
             strategy="",

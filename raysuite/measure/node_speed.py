@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from raysuite.measure.clock import now
+
 _SECONDS = 0.4
 _FILE_BYTES = 64 * 2**20
 
@@ -33,27 +35,18 @@ def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
 
 
 def _mean_s(work: Callable[[], object], device: torch.device) -> float:
-    """Mean seconds of a call, over all calls within _SECONDS. Unlike a minimum, a mean also shows
-    that another program disturbs the node."""
+    """Mean seconds of a call within _SECONDS, which shows disturbances, unlike a minimum."""
     for _ in range(3):
         work()
-    _wait(device)
-    calls, began = 0, time.perf_counter()
-    while (passed := time.perf_counter() - began) < _SECONDS or not calls:
+    calls, began = 0, now(device)
+    while (passed := now(device) - began) < _SECONDS or not calls:
         work()
-        _wait(device)
         calls += 1
     return passed / calls
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def _read_s(folder: Path) -> float:
-    """Seconds to read a new file, the best of three times. Before each time, the kernel is asked to
-    drop the file's pages from its cache."""
+    """Seconds to read a new file, best of three; its pages are dropped from the cache before."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".raysuite-read-") as file:
         file.write(os.urandom(_FILE_BYTES))
         file.flush()

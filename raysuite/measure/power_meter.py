@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,7 @@ POWERCAP = Path("/sys/class/powercap")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 PERIOD_S = 1.0
-"""Seconds between two samples. The period is short, because RAPL's counters wrap around at some
-10^5 joules, that is, after minutes."""
+"""Seconds between two samples; RAPL's counters wrap around at some 10^5 J, within minutes."""
 
 _MICRO = 1e-6
 _MILLI = 1e-3
@@ -44,10 +42,8 @@ class Reading:
 
 
 class PowerMeter:
-    """Measures the energy of this worker's device and host between `begin` and `end`.
-
-    The energy of other processes is included, because the counters cannot separate it.
-    """
+    """Measures the energy of this worker's device and host between `begin` and `end`. The energy of
+    other processes is included, because the counters cannot separate it."""
 
     def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
         self._rapl = Rapl.found(powercap)
@@ -76,14 +72,12 @@ class PowerMeter:
 
     @property
     def host(self) -> int:
-        """A number that identifies the host, equal in all its containers; 0 if the host has no
-        counter."""
+        """A number that identifies the host in all its containers; 0 if it has no counter."""
         return 0 if self._rapl is None else _number(_boot_id())
 
     @property
     def device(self) -> int:
-        """A number that identifies the device, equal in all workers that share the device; 0 if the
-        device has no counter."""
+        """A number that identifies the device in all its workers; 0 if it has no counter."""
         return 0 if self._gpu is None else _number(self._gpu.uuid)
 
     def begin(self) -> None:
@@ -160,8 +154,7 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Whether a zone is a package or memory. Other zones (cores, psys) count the energy of these
-    zones again."""
+    """Whether a zone is a package or memory; other zones (cores, psys) count their energy again."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:
@@ -177,11 +170,10 @@ class Gpu:
     """A GPU, read by NVML. A part of a GPU (MIG) has no counter."""
 
     library = "NVML"
+    _error, _shutdown = "NVMLError", "nvmlShutdown"
 
-    def __init__(self, nvml: Any, handle: Any, uuid: str) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        self.uuid = uuid
+    def __init__(self, driver: Any, handle: Any, uuid: str) -> None:
+        self._driver, self._handle, self.uuid = driver, handle, uuid
 
     @classmethod
     def found(cls, device: torch.device) -> Gpu | None:
@@ -198,33 +190,29 @@ class Gpu:
 
     def joules(self) -> float | None:
         """Joules since the driver was loaded."""
-        count = self._asked(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        count = self._asked("nvmlDeviceGetTotalEnergyConsumption")
         return None if count is None else count * _MILLI
 
     def busy(self) -> float | None:
         """Share of NVML's last sample period in which a kernel ran, in [0, 1]."""
-        rates = self._asked(self._nvml.nvmlDeviceGetUtilizationRates)
+        rates = self._asked("nvmlDeviceGetUtilizationRates")
         return None if rates is None else rates.gpu / 100
 
-    def _asked(self, question: Callable[[Any], Any]) -> Any:
+    def _asked(self, question: str) -> Any:
         try:
-            return question(self._handle)
-        except self._nvml.NVMLError:  # the device does not report this value
+            return getattr(self._driver, question)(self._handle)
+        except getattr(self._driver, self._error):  # the device does not report this value
             return None
 
     def close(self) -> None:
-        self._nvml.nvmlShutdown()
+        getattr(self._driver, self._shutdown)()
 
 
-class AmdGpu:
+class AmdGpu(Gpu):
     """An AMD GPU, read by AMD SMI, a part of ROCm. Untested: written from its documentation."""
 
     library = "AMD SMI"
-
-    def __init__(self, amdsmi: Any, handle: Any, uuid: str) -> None:
-        self._amdsmi = amdsmi
-        self._handle = handle
-        self.uuid = uuid
+    _error, _shutdown = "AmdSmiException", "amdsmi_shut_down"
 
     @classmethod
     def found(cls, device: torch.device) -> AmdGpu | None:
@@ -241,26 +229,16 @@ class AmdGpu:
             return None
 
     def joules(self) -> float | None:
-        """Joules since the driver was loaded."""
-        count = self._asked(self._amdsmi.amdsmi_get_energy_count)
+        count = self._asked("amdsmi_get_energy_count")
         if count is None or "energy_accumulator" not in count:  # this key exists from ROCm 6.2 on
             return None
         return float(count["energy_accumulator"] * count["counter_resolution"] * _MICRO)
 
     def busy(self) -> float | None:
         """Share of AMD SMI's last sample period in which the compute engine worked, in [0, 1]."""
-        rates = self._asked(self._amdsmi.amdsmi_get_gpu_activity)
+        rates = self._asked("amdsmi_get_gpu_activity")
         share = None if rates is None else rates["gfx_activity"]
         return share / 100 if isinstance(share, int) else None  # "N/A" if the share is not reported
-
-    def _asked(self, question: Callable[[Any], Any]) -> Any:
-        try:
-            return question(self._handle)
-        except self._amdsmi.AmdSmiException:  # the device does not report this value
-            return None
-
-    def close(self) -> None:
-        self._amdsmi.amdsmi_shut_down()
 
 
 def _boot_id() -> str:

@@ -25,7 +25,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +34,7 @@ from raysuite.nested import leaves
 
 _FLUSH_S = 1.0
 _FLUSH_EACH = 10
-"""The number of first steps that are written one by one, so that the file shows the step after
-which a rank hangs."""
+"""Number of first steps that are written one by one, to show the step of a rank that hangs."""
 _MOST_DEPTH = 4
 """Depth to which nested batches are searched for a tensor."""
 
@@ -65,18 +64,18 @@ Own = tuple[int | None, int | None, float, bool, float]
 """The fields samples, tokens, wait_s, evaluates and idle_s of a Row."""
 
 
+@dataclass
 class _Read:
     """The data read from one loader since the last step."""
 
-    def __init__(self, began: float) -> None:
-        self.began = began
-        self.length: int | None = None
-        """Number of batches in a pass over the loader; None if unknown."""
-        self.batches = 0
-        self.samples: int | None = 0
-        self.tokens: int | None = 0
-        self.wait_s = 0.0
-        self.without_gradients = False
+    began: float
+    length: int | None = None
+    """Number of batches in a pass over the loader; None if unknown."""
+    batches: int = 0
+    samples: int | None = 0
+    tokens: int | None = 0
+    wait_s: float = 0.0
+    without_gradients: bool = False
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
@@ -168,18 +167,14 @@ class Recorder:
         self._read(loader, began)[0].length = length
 
     def _read(self, loader: int, began: float) -> tuple[_Read, float]:
-        """Add the wait since `began` to the data read from a loader since the last step. Return
-        these data and the current time."""
+        """Add the wait since `began` to the data read from a loader; return them, and the time."""
         now = time.perf_counter()
-        read = self._batches.get(loader)
-        if read is None:
-            read = self._batches[loader] = _Read(began)
+        read = self._batches.setdefault(loader, _Read(began))
         read.wait_s += now - began
         return read, now
 
     def fetched(self, loader: int, began: float, batch: Any, known: bool) -> None:
-        """Count a batch that the script has taken. `known`: whether the loader forms batches; if
-        not, samples cannot be counted."""
+        """Count a batch that was taken; without samples unless the loader batches (`known`)."""
         import torch
 
         read, now = self._read(loader, began)
@@ -200,9 +195,8 @@ class Recorder:
     # The end of a step.
 
     def _is_same_step(self) -> bool:
-        """Whether this call of `step` belongs to a step that has been counted: DeepSpeed calls
-        `step` once per group of parameters."""
-        return _has_loaded("deepspeed") and bool(self._train) and not self._batches
+        """Whether this step has been counted: DeepSpeed calls `step` once per parameter group."""
+        return "deepspeed" in sys.modules and bool(self._train) and not self._batches
 
     def _own_samples(self) -> Own:
         """The data read from the training loader since the last step."""
@@ -237,7 +231,7 @@ class Recorder:
         self._ended = now
         self._rows.append(Row(now, None, own[2], own[0], own[1], *own[3:]))
         if self._steps <= self._check:
-            self._write(self._checked())
+            self.add("check", self._checked())
         if now - self._flushed > _FLUSH_S or self._steps <= _FLUSH_EACH:
             self.flush()
         if self.on_step is not None:
@@ -251,34 +245,28 @@ class Recorder:
         device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
         if device is not None:
             self._events.append(_event())
-        if self._power:
-            self._measure_power(device or torch.device("cpu"))
-        self._write(
+        self.add(
+            "model",
             {
-                "kind": "model",
                 "rates": self._rates(),
                 "pass_samples": self._pass_samples,
                 "parameters": _count(tensors, self._sharded),
                 "optimizer": "" if self._optimizer is None else type(self._optimizer).__name__,
                 "device": "gpu" if self._events else "cpu",
                 "threads": torch.get_num_threads(),
-                "counters": self._counters(),
+                "counters": self._counters(device or torch.device("cpu")) if self._power else {},
                 "layers": _layers_that_differ() if self._check else [],
                 "names": _names(tensors) if self._check else [],
-            }
+            },
         )
 
-    def _measure_power(self, device: Any) -> None:
+    def _counters(self, device: Any) -> dict[str, Any]:
+        """Begin to measure energy. Return the device and host whose energy this rank reads, and
+        messages on missing counters."""
         from raysuite.measure.power_meter import PowerMeter
 
-        self._meter = PowerMeter(device)
-        self._meter.begin()
-
-    def _counters(self) -> dict[str, Any]:
-        """The device and host whose energy this rank reads, and messages on missing counters."""
-        meter = self._meter
-        if meter is None:
-            return {}
+        meter = self._meter = PowerMeter(device)
+        meter.begin()
         return {"device": meter.device, "host": meter.host, "missing": meter.missing}
 
     def _tensors(self) -> list[Any]:
@@ -296,7 +284,6 @@ class Recorder:
         loss, self._loss = self._loss, None
         samples, self._hash = self._hash, 0
         return {
-            "kind": "check",
             "step": self._steps,
             "parameters": [digest(tensor) for tensor in self._tensors()],
             "sharded": self._sharded,
@@ -316,10 +303,10 @@ class Recorder:
             self._rows = rows[len(seconds) :]
             rows = [row._replace(device_s=s) for row, s in zip(rows, seconds, strict=False)]
         if rows:
-            self._write({"kind": "steps", "rows": rows})
+            self.add("steps", {"rows": rows})
         if rows and self._meter is not None and self._meter.last is not None:
             at, reading = self._meter.last
-            self._write({"kind": "power", "at": at, **asdict(reading)})
+            self.add("power", {"at": at, **asdict(reading)})
 
     def _on_device(self, most: int) -> list[float]:
         """Seconds of up to `most` steps that the device has completed; remove their events."""
@@ -339,24 +326,21 @@ class Recorder:
         if self._meter is not None:
             self._meter.close()
         self.marks["ended"] = time.perf_counter()
-        self._write(
+        self.add(
+            "end",
             {
-                "kind": "end",
                 "marks": self.marks,
                 "error": _described(error),
                 "peer_lost": peer_lost,
                 "memory": status_bytes("VmHWM"),
                 "device_memory": _peak_device_bytes() if self._events else 0,
-            }
+            },
         )
 
     def add(self, kind: str, content: Mapping[str, Any]) -> None:
         """Append a line of this kind, such as the file's head or a profile."""
-        self._write({"kind": kind, **content})
-
-    def _write(self, content: Mapping[str, Any]) -> None:
         with self._file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(content) + "\n")
+            stream.write(json.dumps({"kind": kind, **content}) + "\n")
 
 
 def _event() -> Any:
@@ -428,15 +412,11 @@ def samples_hash(batch: Any) -> int | None:
     return sum(int(digest(sample)[:_HASH_DIGITS], 16) for sample in zip(*own, strict=True))
 
 
-def _has_loaded(module: str) -> bool:
-    return module in sys.modules
-
-
 def _are_shards(tensors: Sequence[Any]) -> bool:
     """Whether this rank holds only a part of the tensors, as with FSDP and ZeRO's partitions."""
     if any(each.is_shard() for t in tensors for each in getattr(t, "placements", ())):
         return True
-    if _has_loaded("deepspeed"):
+    if "deepspeed" in sys.modules:
         return True
     # FSDP1's optimiser has flat views of shards, which look like any other flat tensor
     if any(tensor.dim() != 1 for tensor in tensors):

@@ -1,5 +1,4 @@
-"""Find how long training steps compute, communicate and wait for data, from the intervals of a
-profiler's events."""
+"""Find from a profiler's events how long steps compute, communicate and wait for data."""
 
 from __future__ import annotations
 
@@ -175,13 +174,11 @@ def _spans(events: Sequence[Event], wanted: Callable[[Event], bool]) -> Interval
 
 def _kernels(events: Sequence[Event]) -> dict[str, Intervals]:
     """Intervals by class; empty if nothing ran on a GPU."""
-    found: dict[str, list[Event]] = {name: [] for name in KERNELS}
+    found: dict[str, list[Interval]] = {name: [] for name in KERNELS if events}
     for event in events:
         kind = next(name for name, pattern in KERNELS.items() if pattern.search(event.name))
-        found[kind].append(event)
-    if not events:
-        return {}
-    return {kind: _spans(each, lambda _: True) for kind, each in found.items()}
+        found[kind].append((event.begin, event.end))
+    return {kind: union(each) for kind, each in found.items()}
 
 
 # torch.profiler (Kineto) over a window of steps: its events, and a trace for Perfetto.
@@ -228,17 +225,14 @@ class Profiler:
 # Horovod's timeline: when its collectives were under way (horovod.readthedocs.io, Timeline).
 
 _TRANSFERS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "REDUCESCATTER", "ALLTOALL")
-"""Names of the outer phases of a collective. They last from the moment when all ranks are ready
-until the result is available."""
+"""Outer phases of a collective, from when all ranks are ready until the result is there."""
 
 
 def horovod_collectives(file: Path) -> Intervals:
-    """The intervals of the collectives in a timeline, in ns since 1970.
-
-    The timeline shows each tensor as a process with nested phases: `B` begins a phase, `E` ends the
-    innermost phase. A truncated file is read as far as it is complete. With one rank, the timeline
-    has no collectives.
-    """
+    """The intervals of the collectives in a timeline, in ns since 1970. The timeline shows each
+    tensor as a process with nested phases: `B` begins a phase, `E` ends the innermost phase. A
+    truncated file is read as far as it is complete. With one rank, the timeline has no
+    collectives."""
     events = _events(file.read_text())
     start = next(
         (

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from raysuite import __version__
 from raysuite.errors import UserError, some
@@ -28,21 +28,15 @@ from raysuite.records import EpochFinished, RunFigures, RunFinished
 from raysuite.records.names import Plan, run_name, variant_key
 from raysuite.records.predicted import Interval
 from raysuite.records.statistics import t_quantile
+from raysuite.spec.base import Strict
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
-FORMAT = 2
-"""Version of the file's format. From version 2 on, a gather or a scatter counts as half as many
-messages as in version 1, and the bytes of ZeRO-3 are counted for each micro-batch."""
 LEVEL = 0.9
 """Confidence level of every prediction interval."""
 _LEAST_RUNS = 4
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Errors(_Part):
+class Errors(Strict):
     """Relative errors |predicted / measured - 1| over runs."""
 
     median: float
@@ -62,7 +56,7 @@ class Errors(_Part):
         )
 
 
-class Residual(_Part):
+class Residual(Strict):
     """Measured and fitted value of one run of a calibration, in seconds, bytes or joules."""
 
     run: str
@@ -73,7 +67,7 @@ class Residual(_Part):
     terms occurs in none of those runs."""
 
 
-class Model(_Part):
+class Model(Strict):
     """A sum of terms that is fitted to runs."""
 
     costs: dict[str, float]
@@ -87,8 +81,7 @@ class Model(_Part):
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
     left_out: Errors | None
-    """Errors of the predictions for runs whose batch size was left out of the fit; None if no run
-    can be predicted from other batch sizes."""
+    """Errors of predictions from runs with other batch sizes; None if there are none."""
     residuals: tuple[Residual, ...] = ()
 
     def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
@@ -114,7 +107,7 @@ class Model(_Part):
         return quantile * self.sigma * math.sqrt(1 + max(0.0, lever))
 
 
-class Range(_Part):
+class Range(Strict):
     """The smallest and the largest measured value."""
 
     low: float
@@ -127,7 +120,7 @@ class Range(_Part):
         return f"{self.low:g} to {self.high:g}"
 
 
-class Simulated(_Part):
+class Simulated(Strict):
     """Measured steps of pipelines, compared with steps simulated from the costs of other runs."""
 
     runs: int
@@ -159,10 +152,10 @@ class Simulated(_Part):
         return Interval(value, value / reach, value * reach)
 
 
-class Calibration(_Part):
+class Calibration(Strict):
     """Result of `raysuite calibrate` for one machine."""
 
-    format: int = FORMAT
+    format: Literal[2] = 2
     raysuite: str = __version__
     machine: dict[str, Any]
     """Processor, devices, and fingerprint of the software, from the first run."""
@@ -175,8 +168,7 @@ class Calibration(_Part):
     seconds: Model
     """The fitted model of the training time of an epoch, in seconds."""
     bytes: Model | None
-    """The fitted model of a worker's largest peak memory, in bytes; None if too few runs measured
-    the memory."""
+    """The fitted model of a worker's peak memory, in bytes; None if too few runs measured it."""
     resident: float = 0.0
     """Bytes that a worker's process holds before a run, for example from earlier runs; median over
     runs. 0 if device memory was measured, and in a calibration of an older version."""
@@ -186,20 +178,17 @@ class Calibration(_Part):
     start: Interval
     """Seconds of a run without training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
-    """Errors of runs relative to the mean of their repeats: the smallest possible errors of
-    predictions. None without repeats."""
+    """Errors of runs relative to the mean of their repeats: a bound for predictions."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
     """Network -> (forward, backward) seconds of each block, if a pipeline measured them."""
     operation: float = 0.0
     """Additional seconds of each pass of a micro-batch through a stage, compared with the stage's
     share of a pass through the whole network. One value for all schedules; 0 without pipelines."""
     operations: dict[str, float] = Field(default_factory=dict)
-    """Schedule -> `operation` for that schedule, if the calibration has enough pipelines with it.
-    Schedules differ: PipeDream updates weights after fewer micro-batches than GPipe, and copies
-    weights that are still needed."""
+    """Schedule -> its own `operation`, if the calibration has enough pipelines with it. PipeDream,
+    for example, updates weights after fewer micro-batches than GPipe, and copies weights."""
     pipelines: Simulated | None = None
-    """Errors of simulated steps of pipelines. None if the calibration has too few pipelines; it
-    then predicts no pipelines."""
+    """Errors of simulated steps of pipelines; None if too few: no pipeline is predicted then."""
 
     @property
     def processors(self) -> int:
@@ -208,20 +197,8 @@ class Calibration(_Part):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that plans may use: no limit in practice if the machine has GPUs, else
-        0."""
+        """Number of GPUs that plans may use: practically unlimited with GPUs, else 0."""
         return 2**21 if self.machine.get("gpus") else 0
-
-    @property
-    def gathering(self) -> list[str]:
-        """The strategies that gather or scatter buffers."""
-        sent = [term.removeprefix("byte/") for term in self.seconds.costs if term[:5] == "byte/"]
-        names = dict.fromkeys(kind.partition("(")[0] for kind in sent)
-        return [
-            name
-            for name in names
-            if (traffic := STRATEGY_OPTIONS[name]().traffic(1, 1, 4)) and traffic.all_gathered
-        ]
 
     @property
     def works_with_one_batch(self) -> list[str]:
@@ -287,8 +264,7 @@ class Calibration(_Part):
         return found.model_copy(update={"pipelines": Simulated.of(ratios)})
 
     def unseen(self, plan: Plan) -> list[str]:
-        """Parts of a plan (network, loader, strategy) that no run of the calibration had. If there
-        are any, the plan cannot be predicted."""
+        """Parts of a plan (network, loader, strategy) without which it cannot be predicted."""
         known = {term.partition("/")[2] for term in self.seconds.costs}
         wanted = [work_name(plan), loader_kind(plan)]
         strategy = plan["spec"]["strategy"]
@@ -320,7 +296,7 @@ class Calibration(_Part):
         """Read a calibration. Raises UserError if the file is not a calibration."""
         try:
             data = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-            found = cls.model_validate(data)
+            return cls.model_validate(data)
         except (OSError, yaml.YAMLError, ValueError, TypeError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             if isinstance(error, ValidationError):
@@ -330,13 +306,6 @@ class Calibration(_Part):
                 f"{file} is not a calibration: {why}; make one with `raysuite calibrate RESULTS`, "
                 "and give the file that it wrote"
             ) from error
-        if found.format < FORMAT and (gathering := found.gathering):
-            raise UserError(
-                f"{file} is from an earlier version, which counted the messages of "
-                f"{', '.join(gathering)} differently; make it again, without new runs: `raysuite "
-                f"calibrate {' '.join(found.sources)} --out {file}`"
-            )
-        return found
 
 
 def quantities(plan: Plan) -> dict[str, dict[str, float]]:
@@ -424,15 +393,11 @@ def calibrate(
     seen = observed(runs, most_other_cores)
     if len(seen) < _LEAST_RUNS:
         busy = len(observed(runs)) - len(seen)
+        more = f", and {busy} more while other programs ran (--most-other-cores)" if busy else ""
         raise UserError(
-            f"{len(seen)} of {len(runs)} runs finished with a throughput"
-            + (
-                f", and {busy} more while other programs were running (--most-other-cores)"
-                if busy
-                else ""
-            )
-            + f"; at least {_LEAST_RUNS} are needed: run experiments/calibration.yaml, or a matrix "
-            "of your own over batches, strategies and workers"
+            f"{len(seen)} of {len(runs)} runs finished with a throughput{more}; at least "
+            f"{_LEAST_RUNS} are needed: run experiments/calibration.yaml, or a matrix of your own "
+            "over batches, strategies and workers"
         )
     most = max(run.workers for run in runs if run.status == "finished")
     beside = workers_per_node or most
@@ -514,9 +479,7 @@ def _middle(values: Sequence[float]) -> Interval:
     return Interval(round(float(middle), 3), round(float(low), 3), round(float(high), 3))
 
 
-def _separable(
-    rows: Sequence[dict[str, float]],
-) -> tuple[list[dict[str, float]], dict[str, float]]:
+def _separable(rows: Sequence[dict[str, float]]) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Remove the terms whose cost cannot be separated from the computation of an image: the
     loader's term if all rows have the same loader, and the epoch's term if all rows have the same
     number of images in an epoch. Return the other terms, and the cost 0 for each removed term."""
@@ -556,8 +519,7 @@ def memory_of(run: RunFigures) -> float:
 
 
 def resident_before(run: RunFigures) -> float:
-    """Bytes that the worker's process held before the run; 0 if device memory was measured instead,
-    or if the process's memory is unknown."""
+    """Bytes of the worker's process before the run; 0 if unknown, or for device memory."""
     if run.peak_device_bytes or run.peak_process_bytes is None or run.grown_process_bytes is None:
         return 0.0
     return float(run.peak_process_bytes - run.grown_process_bytes)
@@ -582,11 +544,9 @@ def fit(
     groups: Sequence[str],
     names: Sequence[str],
 ) -> Model:
-    """Fit costs by non-negative least squares of relative errors.
-
-    `rows` has each run's quantities by term. Cross-validation leaves out all runs of one group at a
-    time, and predicts a run from the other groups if all of its terms occur there.
-    """
+    """Fit costs by non-negative least squares of relative errors. `rows` has each run's quantities
+    by term. Cross-validation leaves out all runs of one group at a time, and predicts a run from
+    the other groups if all of its terms occur there."""
     import numpy as np
     from scipy.optimize import nnls
 
@@ -604,8 +564,7 @@ def fit(
     fitted = amounts @ costs
 
     def predicted(labels: Sequence[Any]) -> Any:
-        """Each run's prediction by a fit to the runs with other labels; NaN if one of the run's
-        terms occurs in none of those runs."""
+        """Each run's prediction by a fit to other labels; NaN if these lack one of its terms."""
         found = np.full(len(rows), math.nan)
         for label in set(labels):
             inside = np.array([each == label for each in labels])

@@ -163,8 +163,7 @@ def memory_terms(plan: Plan, work: Work, resident: float) -> dict[str, float]:
 
 
 def joules_terms(plan: Plan, seconds: float, workers_per_node: int) -> dict[str, float]:
-    """The quantity of each term of the energy used in `seconds` seconds; the terms are the power of
-    each node and of each worker."""
+    """The quantities of the energy used in `seconds` seconds: the power of nodes and of workers."""
     workers = int(plan["workers"])
     nodes = math.ceil(workers / workers_per_node)
     return {"node/all": nodes * seconds, f"worker/{plan['device']}": workers * seconds}
@@ -206,6 +205,5 @@ def expected_run_seconds(
 
 
 def best_checkpoint_interval(write_s: float, mtbf_s: float) -> float:
-    """Seconds of work between two checkpoints that minimise the lost time (Young 1974, Commun. ACM
-    17:530, first order)."""
+    """Seconds between checkpoints with the least lost time (Young 1974, Commun. ACM 17:530)."""
     return math.sqrt(2 * write_s * mtbf_s)

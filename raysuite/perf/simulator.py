@@ -19,19 +19,18 @@ from statistics import NormalDist
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from raysuite.errors import UserError
+from raysuite.spec.base import Strict
 from raysuite.spec.schedules import Schedule
 from raysuite.spec.strategies import Reductions
 
 # Networks
 
 
-class Link(BaseModel):
+class Link(Strict):
     """The cost of a message: its latency, plus its bytes divided by the rate."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     latency_us: float = Field(ge=0)
     """Microseconds of an empty message, including software."""
@@ -43,11 +42,8 @@ class Link(BaseModel):
         return self.latency_us * 1e-6 + count / (self.gb_per_s * 1e9)
 
 
-class Network(BaseModel):
-    """The costs of the network between workers, from a YAML file (examples: `shipped_networks`), or
-    measured by a calibration."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Network(Strict):
+    """The costs of the network between workers, from a YAML file or measured by a calibration."""
 
     name: str
     source: str
@@ -217,8 +213,7 @@ class Layer:
     gradient_bytes: float = 0.0
     output_bytes: float = 0.0
     unit: int = OUTSIDE
-    """Number of the unit with which the layer's weights are gathered. Layers outside of all units
-    are gathered once for both passes."""
+    """Unit with which weights are gathered; those OUTSIDE are gathered once for both passes."""
     frozen_bytes: float = 0.0
     """Bytes of weights without gradients."""
 
@@ -405,11 +400,8 @@ def pipeline(
 ) -> list[Task]:
     """Tasks of a pipeline's steps. Each worker executes its operations in order, and an operation
     begins after the transfer of its input. Before an update, there is an all-reduce between all
-    workers of the stage in all copies.
-
-    A transfer occupies its link (one link for each direction), but not the two workers. Without a
-    network, transfers and all-reduces take no time.
-    """
+    workers of the stage in all copies. A transfer occupies its link (one link for each direction),
+    but not the two workers. Without a network, transfers and all-reduces take no time."""
     tasks: list[Task] = []
     done: dict[tuple[str, int, int], int] = {}
     """(kind, stage, micro-batch) -> the task after which the result is at its destination."""

@@ -1,5 +1,4 @@
-"""The search for a batch size. The candidates, the next candidate to try and the final choice are
-pure functions of the trials so far."""
+"""The search for a batch size, as pure functions of the trials so far."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ from raysuite.spec.batches import AutoBatch
 ROUNDS = 3
 """How many times each size is timed in a search for the fastest size."""
 _HOPELESS = 0.5
-"""A size whose throughput in the first round is below this share of the highest throughput is not
-timed again."""
+"""Sizes with a lower share of the highest throughput in the first round are timed only once."""
 
 
 class NothingFitsError(RunError):
@@ -37,11 +35,9 @@ class Sizes:
 
 
 def sizes_of(plan: RunPlan) -> Sizes:
-    """The candidates for a plan whose batch size is undecided.
-
-    If the global batch is given, the candidates are the divisors of a replica's share of it.
-    Otherwise they are the powers of two with which a step takes at most the whole training set.
-    """
+    """The candidates for a plan whose batch size is undecided. If the global batch is given, the
+    candidates are the divisors of a replica's share of it. Otherwise they are the powers of two
+    with which a step takes at most the whole training set."""
     auto, strategy = _auto(plan), plan.spec.strategy
     most = auto.at_most or math.inf
     if plan.batch_is_given:
@@ -149,12 +145,9 @@ class Search:
         return max((n for n in between if n <= most), default=between[0])
 
     def _next_timing(self) -> tuple[Stage, int] | None:
-        """The next size to time, round by round.
-
-        The first round begins with the largest size and goes down, because a size that fits on
-        single ranks may not fit in full steps. Later rounds alternately go up and down, so that a
-        drift of the machine affects all sizes equally.
-        """
+        """The next size to time, round by round. The first round begins with the largest size and
+        goes down, because a size that fits on single ranks may not fit in full steps. Later rounds
+        alternately go up and down, so that a drift of the machine affects all sizes equally."""
         for number in range(ROUNDS):
             left = [n for n in self._rivals(number) if len(self.timings(n)) <= number]
             if left:
@@ -178,10 +171,7 @@ class Search:
 def outcome(
     plan: RunPlan, tried: Sequence[BatchTried], seconds: float
 ) -> tuple[RunPlan, BatchFound]:
-    """The decided plan, and the Record of the search, which took `seconds` seconds.
-
-    Raises NothingFitsError.
-    """
+    """The decided plan, and the Record of a search of `seconds`. Raises NothingFitsError."""
     auto, found = _auto(plan), sizes_of(plan)
     search = search_of(plan, tried)
     size = search.chosen
@@ -212,10 +202,8 @@ def search_of(plan: RunPlan, tried: Sequence[BatchTried]) -> Search:
 
 
 def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> RunPlan:
-    """The plan with `auto: fastest` as its batch size, even if its spec gives a number.
-
-    The global batch stays unchanged if the spec has `accumulate: auto` or a pipeline.
-    """
+    """The plan with `auto: fastest` as its batch size, even if its spec gives a number. The global
+    batch stays unchanged if the spec has `accumulate: auto` or a pipeline."""
     given = plan.spec.auto or AutoBatch()
     wish = AutoBatch(
         auto="fastest",
@@ -230,10 +218,8 @@ def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> Ru
 
 def same_search(plan: RunPlan) -> str:
     """A key that is equal for plans that can share one search. They may differ in their repeat,
-    loader, learning rate, epochs and other settings that are not in the key.
-
-    A search trains on random images, so only the number and shape of a data set's images matter.
-    """
+    loader, learning rate, epochs and other settings that are not in the key. A search trains on
+    random images, so only the number and shape of a data set's images matter."""
     spec = plan.spec
     training = spec.training.model_dump(mode="json")
     parts: dict[str, Any] = {

@@ -13,7 +13,7 @@ from raysuite.spec.base import suggest
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import KNOWN, TOKENS
 from raysuite.spec.loaders import LOADER_OPTIONS
-from raysuite.spec.script import numbers_of
+from raysuite.spec.script import ScriptOptions, numbers_of
 from raysuite.spec.stems import misfit
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
@@ -21,9 +21,7 @@ _Wrong = Callable[[str, str], None]
 
 
 def accumulation(spec: ExperimentSpec) -> int:
-    """Micro-batches per optimiser step, set by `training.accumulate` or by the strategy's own
-    option; 1 if trials will find the number.
-    """
+    """Micro-batches per step, from `training` or the strategy; 1 if trials will find the number."""
     if spec.strategy.own_accumulation is not None:
         return spec.strategy.own_accumulation
     given = spec.training.accumulate
@@ -51,10 +49,13 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
     def wrong(key: str, message: str) -> None:
         mistakes.append(Mistake(message, key=key))
 
+    if spec.script is not None:
+        _check_script(spec, spec.script, wrong)
+        _check_devices(spec, gpus, wrong)
+        return mistakes
     _check_task(spec, wrong)
     _check_strategy(spec, wrong)
-    _check_average(spec, wrong)
-    _check_batch(spec, wrong)
+    _check_training(spec, wrong)
     _check_devices(spec, gpus, wrong)
     _check_model(spec, wrong)
     _check_figures(spec, wrong)
@@ -112,10 +113,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
             wrong(f"training.{key}", f"it is for classification, and the task is {task.name}")
 
 
-def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
-    """A Mistake for each reason why the spec's script cannot be run."""
-    script, mistakes = spec.script, []
-    assert script is not None
+def _check_script(spec: ExperimentSpec, script: ScriptOptions, wrong: _Wrong) -> None:
     names = numbers_of(spec.resources.workers)
     for key, compute in (
         ("script.command", script.words),
@@ -125,25 +123,22 @@ def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
         try:
             compute(names)
         except ValueError as error:
-            mistakes.append(Mistake(str(error), key=key))
+            wrong(key, str(error))
     file = Path(script.command[0])
     if script.command[0] != "-m" and not file.is_file():
         why = "is a folder" if file.is_dir() else "is not there"
-        message = f"the script {file} {why}; give the path of a Python file from here"
-        mistakes.append(Mistake(message, key="script.command"))
+        wrong(
+            "script.command", f"the script {file} {why}; give the path of a Python file from here"
+        )
     if spec.measure.profile == "nsight":
         message = "got nsight, but scripts can be profiled only by torch; valid: off and torch"
-        mistakes.append(Mistake(message, key="measure.profile"))
+        wrong("measure.profile", message)
     if spec.measure.figures:
-        message = f"got {', '.join(spec.measure.figures)}, but a script takes its own steps; "
-        mistakes.append(Mistake(f"{message}leave it out", key="measure.figures"))
+        message = f"got {', '.join(spec.measure.figures)}, but a script takes its own steps"
+        wrong("measure.figures", f"{message}; leave it out")
     if spec.resources.elastic:
-        message = (
-            "got true, but the batch of a script cannot be changed for fewer workers; leave it out"
-        )
-        mistakes.append(Mistake(message, key="resources.elastic"))
-    _check_devices(spec, gpus, lambda key, message: mistakes.append(Mistake(message, key=key)))
-    return mistakes
+        message = "got true, but the batch of a script cannot be changed for fewer workers"
+        wrong("resources.elastic", f"{message}; leave it out")
 
 
 def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
@@ -196,15 +191,10 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
                 )
 
 
-def _check_average(spec: ExperimentSpec, wrong: _Wrong) -> None:
+def _check_training(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if spec.optimizer.averages and spec.training.ema_decay is not None:
-        wrong(
-            "training.ema_decay",
-            f"optimizer {spec.optimizer.name} averages the weights itself; leave it out",
-        )
-
-
-def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
+        message = f"optimizer {spec.optimizer.name} averages the weights itself; leave it out"
+        wrong("training.ema_decay", message)
     if spec.training.sampler == "balanced" and spec.training.class_weights == "auto":
         wrong(
             "training.class_weights",

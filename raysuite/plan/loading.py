@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from raysuite.errors import SpecError, UserError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
 from raysuite.records.loader_rates import Candidate
 from raysuite.spec import ExperimentSpec, suggest, validate
+from raysuite.spec.base import Strict
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.document import COMMAND_LINE
@@ -20,10 +21,8 @@ NAMES = tuple(name for name in LOADER_OPTIONS if name != AutoOptions().name)
 _OPTIONS: TypeAdapter[Any] = TypeAdapter(LoaderOptions)
 
 
-class LoadingPlan(BaseModel):
+class LoadingPlan(Strict):
     """One comparison of loaders, with all its settings."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: DataOptions
     facts: DatasetFacts
@@ -57,8 +56,7 @@ def checked_data(block: dict[str, Any]) -> DataOptions:
 
 
 def facts_of(data: DataOptions) -> DatasetFacts:
-    """The facts about the data set on disk: counts, classes and the shape of a sample. Raises
-    SpecError if the data set cannot be read."""
+    """The facts about the data set on disk. Raises SpecError if it cannot be read."""
     spec = _spec(data.model_dump())
     seen = Datasets()
     mistakes = dataset_mistakes(spec, seen)
@@ -98,12 +96,9 @@ def default_blocks(gpus: int) -> list[dict[str, Any]]:
 def candidates(
     blocks: Iterable[dict[str, Any]], threads: Sequence[int], processes: Sequence[int]
 ) -> list[Candidate]:
-    """Combine each block with each number of threads or processes. For each of these numbers, also
-    add the candidates "decoding alone" and "reading alone", which are upper limits.
-
-    A block that sets its number of threads or processes is used only once. Raises UserError for
-    options that a loader does not have.
-    """
+    """Combine each block with each number of threads or processes (once, if the block sets it), and
+    add the limits "decoding alone" and "reading alone" for each number. Raises UserError for
+    options that a loader does not have."""
     found: dict[str, Candidate] = {}
     for block in blocks:
         for options in _widened(block, threads, processes):

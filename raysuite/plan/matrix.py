@@ -19,10 +19,8 @@ Variant = tuple[dict[str, Any], ExperimentSpec]
 
 
 def expand(document: Document) -> list[Variant]:
-    """Every combination of the document's matrix; the last key varies fastest.
-
-    Raises SpecError with the mistakes of all combinations, each mistake once.
-    """
+    """Every combination of the document's matrix; the last key varies fastest. Raises SpecError
+    with the mistakes of all combinations, each mistake once."""
     data = dict(document.data)
     matrix = data.pop("matrix", None)
     data.pop("search", None)
@@ -36,10 +34,8 @@ def expand(document: Document) -> list[Variant]:
     repeats = data.get("repeats", 1)
     count = math.prod(map(len, sweeps.values())) * (repeats if isinstance(repeats, int) else 1)
     if count > MOST_RUNS:
-        key = "matrix" if sweeps else "repeats"
-        file, line = document.place((key,))
         message = f"the matrix and repeats make {count:,} runs; at most {MOST_RUNS:,} are planned"
-        raise SpecError([*found, Mistake(message, key=key, file=file, line=line)])
+        raise SpecError([*found, document.mistake(message, "matrix" if sweeps else "repeats")])
     variants: list[Variant] = []
     for choice in itertools.product(*(range(len(values)) for values in sweeps.values())):
         picks = [
@@ -61,10 +57,9 @@ def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mist
     for label, spec in variants:
         same = first.setdefault(spec.model_dump_json(), label)
         if same is not label:
-            file, line = document.place(("matrix",))
             what = "is there twice" if same == label else f"is the same run as {_words(same)}"
             message = f"{_words(label)} {what}; keep one, and set repeats for more of each run"
-            yield Mistake(message, key="matrix", file=file, line=line)
+            yield document.mistake(message, "matrix")
 
 
 def _words(label: Mapping[str, Any]) -> str:
@@ -91,8 +86,7 @@ def _at(written: str, pick: int, key: str) -> KeyPath:
 def _variant(
     document: Document, data: Mapping[str, Any], picks: Sequence[tuple[str, Any, int]]
 ) -> Variant:
-    """One combination of the matrix. `picks`: (key as written in the matrix, value, position of the
-    value in its list)."""
+    """One combination; `picks`: (key as in the matrix, value, place of the value in its list)."""
     label: dict[str, Any] = {}
     places: dict[str, KeyPath] = {}
     for written, value, pick in picks:
@@ -110,10 +104,8 @@ None if the matrix does not set the key."""
 def spec_with(
     document: Document, data: Mapping[str, Any], values: Mapping[str, Any], where: Where
 ) -> ExperimentSpec:
-    """The spec of one run: `data` with `values` set at their dotted keys.
-
-    Raises SpecError if a value is invalid for its key.
-    """
+    """The spec of one run: `data` with `values` set at their dotted keys. Raises SpecError if a
+    value is invalid for its key."""
     below = tuple(f"{key}." for key in values)
     later = {key: value for key, value in document.settings.items() if key.startswith(below)}
     content = dict(data)  # shallow: `set_dotted` replaces the blocks that it changes
@@ -147,19 +139,17 @@ def located(document: Document, mistake: Mistake, where: Where) -> Mistake:
 def _of_a_sweep(document: Document) -> list[Mistake]:
     if document.data.get("search") is None:
         return []
-    file, line = document.place(("search",))
     message = (
         "this spec is of a sweep, whose trials are chosen while it runs: use `raysuite sweep "
         "SPEC`; its --dry-run shows what would be tried"
     )
-    return [Mistake(message, key="search", file=file, line=line)]
+    return [document.mistake(message, "search")]
 
 
 def _matrix_mistakes(document: Document, matrix: Any) -> list[Mistake]:
     def mistake(message: str, *path: str | int) -> Mistake:
-        file, line = document.place(("matrix", *path))
-        key = ".".join(str(part) for part in ("matrix", *path[:1]))
-        return Mistake(message, key=key, file=file, line=line)
+        found = document.mistake(message, "matrix", *path)
+        return replace(found, key=".".join(map(str, ("matrix", *path[:1]))))
 
     if not isinstance(matrix, dict):
         return [mistake(f"got {matrix!r}; it should map dotted keys to lists of values")]

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from raysuite.records.names import block_name, key_name, script_name, workers_name
+from raysuite.records.names import run_name
 from raysuite.spec import ExperimentSpec
-from raysuite.spec.base import later
+from raysuite.spec.base import Strict, later
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.schedules import Schedule
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 
-class RunPlan(BaseModel):
+class RunPlan(Strict):
     """One run: everything that `train` needs, independent of how the run is started."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     run_id: str
     """Unique in its experiment; equal specs give equal ids."""
@@ -53,8 +49,7 @@ class RunPlan(BaseModel):
 
     @property
     def undecided(self) -> bool:
-        """Whether trials will find the batch size; the plan has the smallest candidate until
-        then."""
+        """Whether trials will find the batch size; until then, it is the smallest candidate."""
         return self.spec.auto is not None
 
     @property
@@ -83,18 +78,8 @@ class RunPlan(BaseModel):
 
     @property
     def title(self) -> str:
-        """Short name, such as `ddp · native · 2 workers`."""
-        extra = [
-            f"{key_name(key)}={block_name(value)}"
-            for key, value in self.label.items()
-            if key not in ("strategy", "loader", "resources.workers") and value is not None
-        ]
-        if self.spec.script is not None:
-            parts = [script_name({"spec": self.spec.model_dump(include={"script"})})]
-        else:
-            parts = [block_name(self.label.get("strategy", self.spec.strategy.name))]
-            parts += [block_name(self.label.get("loader", self.spec.loader.name))]
-        parts += [workers_name(self.workers), *extra]
-        if self.repeat:
-            parts.append(f"repeat {self.repeat}")
-        return " · ".join(parts)
+        """The run's name in reports, such as `ddp · native · 2 workers`."""
+        plan = {"spec": self.spec.model_dump(include={"script", "strategy", "loader"})}
+        return run_name(
+            {**plan, "label": self.label, "workers": self.workers, "repeat": self.repeat}
+        )

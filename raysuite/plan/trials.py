@@ -37,13 +37,8 @@ def trial_plan(
     gpus: int | None = None,
     seen: Datasets | None = None,
 ) -> RunPlan:
-    """The plan of trial `number`, counted from 0.
-
-    `gpus` is the number of GPUs of the cluster; None: of this machine. `seen`: data sets listed
-    before.
-
-    Raises SpecError with everything that makes the trial infeasible.
-    """
+    """The plan of trial `number` (from 0), on `gpus` GPUs (default: this machine's). `seen`: data
+    sets listed before. Raises SpecError with everything that makes the trial infeasible."""
     gpus = local_gpus() if gpus is None else gpus
     spec = trial_spec(document, values)
     seen = seen or Datasets()
@@ -80,11 +75,9 @@ def plans_of_space(
 
 def check_space(document: Document, search: SearchOptions) -> None:
     """Raise SpecError with every mistake that can be found before the first trial: values that are
-    invalid for their keys, and a data set that cannot be read.
-
-    Each end of a range and each listed value is tried, while the other keys have a fixed value.
-    Mistakes that arise only from several values together are reported with the trial that has them.
-    """
+    invalid for their keys, and a data set that cannot be read. Each end of a range and each listed
+    value is tried, while the other keys have a fixed value. Mistakes that arise only from several
+    values together are reported with the trial that has them."""
     space, seen = search.space, Datasets()
     found = {(each.key, each.message): each for each in _idle_brackets(document, search)}
     for values, tried in _probes(space):
@@ -111,14 +104,11 @@ def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistak
     rungs = [asha.grace_epochs * asha.reduction_factor**number for number in range(asha.brackets)]
     useful = sum(rung < epochs for rung in rungs)
     if useful < asha.brackets:
-        file, line = document.place(("search", "scheduler"))
-        yield Mistake(
+        yield document.mistake(
             f"got {asha.brackets} brackets; the first rung of the last one is after "
             f"{rungs[-1]:g} epochs, and trials have {epochs}: its trials would never be "
             f"compared; give at most {max(useful, 1)}, or more epochs",
-            key="search.scheduler.brackets",
-            file=file,
-            line=line,
+            *("search", "scheduler", "brackets"),
         )
 
 
@@ -233,9 +223,7 @@ TRIALS = "search.trials"
 
 def set_more_trials(document: Document, wanted: Document) -> None:
     """Set the number of trials in the document of an earlier sweep to the number in `wanted`.
-
-    Raises UserError if the sweep cannot have more trials, or if `wanted` has no larger number.
-    """
+    Raises UserError if the sweep cannot have more trials, or if `wanted` has no larger number."""
     search, trials = read_search(document), read_search(wanted).trials
     if search.trials is None or search.scheduler.name == "pbt":
         raise UserError(

@@ -11,15 +11,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from raysuite.files import printable
+from raysuite.spec.base import Frozen
 
 _CHECK = re.compile(rb',"crc32":"(.{8})"}$', re.DOTALL)
 
 
 def checked_line(model: BaseModel) -> bytes:
-    """Return a model as a line of JSON that ends with a checksum; see `content_of`.
-
-    Bytes that are not UTF-8, as in file names, are escaped: `caf\\xe9`.
-    """
+    """Return a model as a line of JSON that ends with a checksum; see `content_of`. Bytes that are
+    not UTF-8, as in file names, are escaped: `caf\\xe9`."""
     try:
         text = model.model_dump_json()
     except ValueError:  # text that is not UTF-8
@@ -41,10 +40,7 @@ def _printable(value: Any) -> Any:
 
 def content_of(line: bytes) -> bytes:
     """Return the JSON of a `checked_line` without its checksum. A line of an earlier version, which
-    has no checksum, is returned unchanged.
-
-    Raises ValueError if the checksum does not match.
-    """
+    has no checksum, is returned unchanged. Raises ValueError if the checksum does not match."""
     found = _CHECK.search(line, len(line) - 20)
     if found is None:
         return line
@@ -54,12 +50,11 @@ def content_of(line: bytes) -> bytes:
     return content
 
 
-class RecordBase(BaseModel):
+class RecordBase(Frozen):
     """One fact about one run."""
 
-    # Unknown keys are ignored, so that older code reads newer journals. A diverged run has losses
-    # of NaN; an epoch with null in their place could not be read.
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
+    # a diverged run has losses of NaN; an epoch with null in their place could not be read
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     run_id: str
     time: float = Field(default_factory=time.time)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from raysuite.files import append_line, read_lines
 from raysuite.records.base import RecordBase, checked_line, content_of
 from raysuite.records.statistics import Stat, compared, summarize
+from raysuite.spec.base import Strict
 from raysuite.units import human_bytes
 
 NEAR = 0.95
@@ -24,19 +25,17 @@ Stage = Literal["alone", "together"]
 """alone: passes on each rank without the other ranks. together: full steps on all ranks."""
 
 
-class BatchTried(BaseModel):
+class BatchTried(Strict):
     """One micro-batch size that was tried on all ranks. Lists hold a value per worker."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     stage: Stage
     micro_batch: int
     """Samples of one forward pass on one worker."""
     fits: bool
     """Whether this size fits on every worker."""
-    peak_bytes: list[int] = []
+    peak_bytes: list[int] = Field(default_factory=list)
     """Peak bytes: torch's on a device; on a CPU, the growth of the process during the trial."""
-    limit_bytes: list[int] = []
+    limit_bytes: list[int] = Field(default_factory=list)
     """Bytes that each worker may use."""
     images_per_second: float | None = None
     """Throughput over all workers in the steps after a warm-up; None if the size was not timed."""
@@ -55,11 +54,8 @@ class BatchTried(BaseModel):
 
 
 class TriedFile:
-    """A file with the trials so far, one per line, so that a search can be resumed.
-
-    If a size has a `begin` line but no result, the trial of this size killed the workers, so the
-    size does not fit.
-    """
+    """A file with the trials so far, one per line, so that a search can be resumed. A size that has
+    a `begin` line but no result killed the workers, so it does not fit."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -125,8 +121,7 @@ class BatchFound(RecordBase):
     tried: list[BatchTried]
     """The trials in order."""
     seconds: float
-    """Seconds that the search and the start of its workers took; they are part of the cost of a
-    sweep's trial."""
+    """Seconds of the search, with the start of its workers; a cost of a sweep's trial."""
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:

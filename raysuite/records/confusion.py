@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
+from raysuite.spec.base import Frozen
 
 MOST_WITH_MATRIX = 100
 """Largest number of classes for which the whole matrix is kept."""
 
 
-class ClassFigures(BaseModel):
+class ClassFigures(Frozen):
     """Figures of each class in a run's last validation, without samples that were left out."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     names: tuple[str, ...]
     """Names of the classes, by label."""
@@ -24,8 +22,7 @@ class ClassFigures(BaseModel):
     correct: tuple[int, ...]
     """Number of samples of each class that were predicted correctly."""
     confusion: tuple[tuple[int, ...], ...] | None = None
-    """[classes][classes] samples by true class (row) and predicted class (column); None if there
-    are more than 100 classes."""
+    """[true class][predicted class] samples; None if there are more than 100 classes."""
 
     @property
     def recall(self) -> list[float | None]:

@@ -41,14 +41,12 @@ class History:
     hardware: str
     points: tuple[Point, ...]
     by_runs: bool
-    """Whether changes were looked for between single runs, not between folders, because there are
-    too few folders to estimate the spread between them. Any drift between two folders then counts
-    as a change."""
+    """Whether changes were looked for between single runs, because there are too few folders to
+    estimate the spread between them. Any drift between two folders then counts as a change."""
 
 
 PLACES = 0.8
-"""Share of the error probability for tests that divide a series at one place; the rest is for tests
-of a stretch between two places."""
+"""Share of the error probability for tests at one place; the rest is for tests of stretches."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:
@@ -115,14 +113,12 @@ def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point
 
 
 def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
-    best: tuple[float, int] | None = None
-    for place in range(1, len(points)):
-        ratio = _ratio(points[:place], points[place:], level, by_runs)
-        if ratio is None or ratio.low is None or not ratio.differs_from_one:
-            continue
-        certainty = abs(math.log(ratio.value)) / math.log(ratio.value / ratio.low)
-        best = max(best or (0.0, 0), (certainty, place))
-    ends = [best[1]] if best else _stretch(points, level, by_runs)
+    tested = (
+        (_certainty(_ratio(points[:place], points[place:], level, by_runs)), place)
+        for place in range(1, len(points))
+    )
+    certainty, best = max(tested, default=(0.0, 0))
+    ends = [best] if certainty else _stretch(points, level, by_runs)
     if not ends:
         return []
     found: list[int] = []
@@ -132,22 +128,28 @@ def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
 
 
 def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
-    """Begin and end of the stretch of points that differs most from all points outside it. A
-    regression that was later repaired is such a stretch. Empty if no stretch is significant when
-    all stretches are tested (circular binary segmentation: Olshen et al. 2004, Biostatistics
-    5:557)."""
+    """Begin and end of the stretch of points, such as a regression that was later repaired, that
+    differs most from all other points. Empty if none is significant when all stretches are tested
+    (circular binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
     # `level` is the level for one place; the probability that PLACES leaves is shared by all pairs
     strict = 1 - (1 - level) * (1 / PLACES - 1) * (len(points) - 1) / max(1, len(pairs))
-    best: tuple[float, list[int]] | None = None
-    for begin, end in pairs:
-        outside = [*points[:begin], *points[end:]]
-        ratio = _ratio(outside, points[begin:end], strict, by_runs)
-        if ratio is not None and ratio.low is not None and ratio.differs_from_one:
-            certainty = abs(math.log(ratio.value)) / math.log(ratio.value / ratio.low)
-            best = max(best or (0.0, []), (certainty, [begin, end]))
-    return best[1] if best else []
+    tested = (
+        (_certainty(_ratio([*points[:a], *points[b:]], points[a:b], strict, by_runs)), [a, b])
+        for a, b in pairs
+    )
+    certainty, best = max(tested, default=(0.0, []))
+    return best if certainty else []
+
+
+def _certainty(ratio: Ratio | None) -> float:
+    """|log ratio| / half width of its interval; 0 if the interval contains 1, infinite if the
+    interval has no width, as for copies of the same folders."""
+    if ratio is None or ratio.low is None or not ratio.differs_from_one:
+        return 0.0
+    width = math.log(ratio.value / ratio.low)
+    return abs(math.log(ratio.value)) / width if width else math.inf
 
 
 def _ratio(

@@ -1,7 +1,6 @@
 """The position of a run within the current epoch: RESULTS/runs/RUN_ID/progress.json.
 
-Rank 0 replaces the file at most once a second. The position is no Record: no figure is derived from
-it.
+Rank 0 replaces the file at most once a second. No figure is derived from the position.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from raysuite.files import write_whole
+from raysuite.spec.base import Frozen
 
 PERIOD_S = 1.0
 """Shortest time between two writes, in seconds."""
@@ -27,10 +27,8 @@ _WRITES = 6
 _log = logging.getLogger(__name__)
 
 
-class LivePosition(BaseModel):
+class LivePosition(Frozen):
     """The position of a run's rank 0."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     time: float
     """Seconds since 1970 (UTC)."""
@@ -49,10 +47,8 @@ class LivePosition(BaseModel):
 
 
 class LiveProgress:
-    """Hold the training loop's position at each step, and write it in a separate thread.
-
-    At each step the loop only assigns a tuple; slow disks and file servers delay only the thread.
-    """
+    """Hold the training loop's position at each step, and write it in a separate thread. At each
+    step the loop only assigns a tuple; slow disks and file servers delay only the thread."""
 
     def __init__(self) -> None:
         self._epoch: tuple[int, Sequence[int]] = (0, [0])
@@ -62,19 +58,16 @@ class LiveProgress:
         self._thread: threading.Thread | None = None
 
     def begin(self, epoch: int, step: int, sizes: Sequence[int]) -> None:
-        """Note the beginning of an epoch. `step` is the number of steps already taken; `sizes` has
-        the images of each step of the epoch."""
+        """Begin an epoch with `step` steps taken already; `sizes`: images of each of its steps."""
         self._epoch = epoch, [0, *accumulate(sizes)]
         self.step(step, lambda: None)
 
     def step(self, done: int, loss: Callable[[], float | None]) -> None:
-        """Note that `done` steps are taken. The thread calls `loss`, which must not wait for the
-        device."""
+        """Note that `done` steps are taken; `loss`, called later, must not wait for the device."""
         self._at = *self._epoch, done, loss, time.perf_counter()
 
     def start(self, file: Path, period_s: float = PERIOD_S) -> None:
-        """Write to `file` until `close`, which removes the file. After a disk error the run
-        continues without the file."""
+        """Write to `file` until `close`, which removes it; after a disk error, write no more."""
         self._thread = threading.Thread(
             target=self._write, args=(file, period_s), name="progress", daemon=True
         )

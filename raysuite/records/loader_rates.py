@@ -6,19 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from raysuite.files import write_whole
 from raysuite.records.statistics import Ratio, Stat, ratio_of_means, summarize
+from raysuite.spec.base import Strict
 
 FILE = "loaders.json"
 
 
-class _Fact(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Candidate(_Fact):
+class Candidate(Strict):
     """A loader with its options, or an upper limit of loaders, that is to be timed."""
 
     name: str
@@ -29,13 +26,13 @@ class Candidate(_Fact):
     """The name without the number of threads."""
     width: int
     """Threads, processes or Ray tasks that load; 0 if nothing is loaded (`synthetic`)."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     """The loader's options, as in a spec."""
     excuse: str = ""
     """Why the candidate is not timed; empty if it is."""
 
 
-class Timing(_Fact):
+class Timing(Strict):
     """One timing of one candidate, after its warm-up, in a new process."""
 
     candidate: str
@@ -51,7 +48,7 @@ class Timing(_Fact):
     """Seconds of wall clock until the loader's first images were ready, including its imports."""
 
 
-class Failure(_Fact):
+class Failure(Strict):
     """Why a candidate has no further timings."""
 
     candidate: str
@@ -59,7 +56,7 @@ class Failure(_Fact):
     reason: str
 
 
-class Material(_Fact):
+class Material(Strict):
     """Properties of the split's images, estimated from a sample."""
 
     samples: int
@@ -77,7 +74,7 @@ class Material(_Fact):
     """Whether all images were read before the first timing, because they fit in the page cache."""
 
 
-class LoadingBench(_Fact):
+class LoadingBench(Strict):
     """All measurements of one call of `raysuite bench loaders`."""
 
     format: int = 1
@@ -125,7 +122,10 @@ class LoadingRow:
 
 def loading_rows(bench: LoadingBench) -> list[LoadingRow]:
     """A row for each candidate, in the order of the plan."""
-    rates = {each.name: _stat(bench, each.name, _rate) for each in bench.candidates}
+    rates = {
+        each.name: _stat(bench, each.name, lambda t: t.images / t.seconds)
+        for each in bench.candidates
+    }
     failed = {each.candidate: each.reason for each in bench.failures}
     return [
         LoadingRow(
@@ -140,10 +140,6 @@ def loading_rows(bench: LoadingBench) -> list[LoadingRow]:
         )
         for each in bench.candidates
     ]
-
-
-def _rate(timing: Timing) -> float:
-    return timing.images / timing.seconds
 
 
 def _others(timing: Timing) -> float:

@@ -7,7 +7,7 @@ Rows, rows.csv, rows.json, MLflow, tables, LaTeX, `--against` and the reference 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
 from typing import Any, Literal
@@ -53,8 +53,7 @@ class Metric:
     note: str
     """Its definition, in a sentence."""
     of: Callable[[RunFigures], float | None] | None = None
-    """Computes a run's value; if None, the value is the attribute `name` of the run or of its
-    costs."""
+    """Computes a run's value; default: the attribute `name` of the run or of its costs."""
     reduction: Reduction = "mean"
     needs_gate: bool = True
     """Whether the value is left out if the gate was not passed."""
@@ -119,8 +118,7 @@ def _share(name: str) -> Callable[[RunFigures], float | None]:
 
 
 def _percentile(percent: int) -> Callable[[RunFigures], float | None]:
-    """A function that returns a percentile of all timed steps, in seconds; None if there are too
-    few steps: p99 needs 100."""
+    """A function: run -> percentile of its timed steps; None if they are too few (p99: 100)."""
 
     def of(run: RunFigures) -> float | None:
         seconds = sorted(each for epoch in run.epochs for each in epoch.step_seconds)
@@ -153,7 +151,8 @@ def _final(task: TaskFacts, metric: MetricFacts, table: Table) -> Metric:
         "share" if metric.unit == "share" else "",
         f"{metric.note}, on the validation set after the last epoch.",
         of=lambda run: run.final.get(metric.name),
-        reduction=_validated(task),
+        # only metrics of classification are shares of the validation samples
+        reduction="accuracy" if task == CLASSIFICATION else "learnt",
         needs_gate=False,
         table=table,
         compared=metric.name if metric == task.main else "",
@@ -162,20 +161,14 @@ def _final(task: TaskFacts, metric: MetricFacts, table: Table) -> Metric:
 
 def _best(task: TaskFacts) -> Metric:
     main = task.main
-    return Metric(
-        f"best_{main.name}",
-        f"Best {main.title.lower()}",
-        "share" if main.unit == "share" else "",
-        f"{main.note}, on the validation set in the best epoch.",
+    return replace(
+        _final(task, main, table=""),
+        name=f"best_{main.name}",
+        title=f"Best {main.title.lower()}",
+        note=f"{main.note}, on the validation set in the best epoch.",
         of=lambda run: run.best.get(main.name),
-        reduction=_validated(task),
-        needs_gate=False,
+        compared="",
     )
-
-
-def _validated(task: TaskFacts) -> Reduction:
-    """The reduction; only metrics of classification are shares of the validation samples."""
-    return "accuracy" if task == CLASSIFICATION else "learnt"
 
 
 _RATES: dict[str, tuple[Unit, Unit]] = {

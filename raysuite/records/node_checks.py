@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from raysuite.files import write_whole
 from raysuite.records.base import checked_line, content_of
+from raysuite.spec.base import Frozen
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,8 @@ FILE = "nodes.jsonl"
 """File in a results folder with the node check that was made before the suite."""
 
 
-class NodeFigures(BaseModel):
+class NodeFigures(Frozen):
     """The figures of one node, which are one line of a check's file."""
-
-    model_config = ConfigDict(frozen=True)
 
     host: str
     when: float
@@ -48,9 +47,9 @@ class NodeFigures(BaseModel):
     """Shortest time of an all-reduce over all nodes, as measured on this node, in seconds."""
     transports: list[str]
     """The transport of the exchange, as `measure.transport` names it."""
-    spreads: dict[str, float] = {}
+    spreads: dict[str, float] = Field(default_factory=dict)
     """Standard deviation of each figure's logarithm over several tries of the check."""
-    networks: list[str] = []
+    networks: list[str] = Field(default_factory=list)
     """Devices that NCCL can use in place of sockets; absent in earlier versions."""
 
     @property
@@ -136,10 +135,8 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
 
 def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
     """Measure all nodes, and return their figures in the order in which `measure` returns them.
-
     While a node seems slow, all nodes are measured again, up to five times, and each node's best
-    figures are used. So a node that another program slowed for a moment is not reported.
-    """
+    figures are used. So a node that another program slowed for a moment is not reported."""
     tries = [measure()]
     rows = tries[0]
     while slow_nodes(rows) and len(tries) <= _AGAIN:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from pydantic import BaseModel, ConfigDict
+from raysuite.spec.base import Frozen
 
 
-class PowerUse(BaseModel):
+class PowerUse(Frozen):
     """Energy use in one epoch's training, without validation. Lists hold a value per worker, by
     rank; None stands for a value that could not be read."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     devices: list[str]
     """The device of each worker: equal for workers that share a device, empty if unknown."""
@@ -63,11 +61,9 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def once(names: Sequence[str], joules: Sequence[float | None]) -> float | None:
-    """The sum over distinct names: a counter that several workers share counts once.
-
-    Workers read a shared counter at different times; the largest reading counts. None if a reading
-    is unknown, because a partial sum would be too small.
-    """
+    """The sum over distinct names: a counter that several workers share counts once. Workers read a
+    shared counter at different times; the largest reading counts. None if a reading is unknown,
+    because a partial sum would be too small."""
     known: dict[str, float] = {}
     for name, each in zip(names, joules, strict=True):
         if each is None or not name:

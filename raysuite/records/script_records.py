@@ -45,8 +45,7 @@ class RankLog:
     begin: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     rows: list[list[Any]] = field(default_factory=list)
-    """One row for each step: end, device seconds, wait, samples, tokens, whether an evaluation
-    preceded the step, idle seconds."""
+    """[steps] rows with the fields of `raysuite.measure.script_steps.Row`."""
     checks: list[dict[str, Any]] = field(default_factory=list)
     profile: dict[str, Any] = field(default_factory=dict)
     """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
@@ -100,11 +99,9 @@ class RankLog:
 
 
 def _count_where_trained(rows: Sequence[list[Any]], column: int) -> None:
-    """If a loader reads ahead, move its counts to the steps that train on the samples.
-
-    Accelerate's loader, for example, reads ahead to know which batch is the last: the first step of
-    a pass then reads more samples than the others, and the last step fewer by the same number.
-    """
+    """If a loader reads ahead, move its counts to the steps that train on the samples. Accelerate's
+    loader, for example, reads ahead to know which batch is the last: the first step of a pass then
+    reads more samples than the others, and the last step fewer by the same number."""
     read = [row[column] for row in rows]
     if not read or None in read:
         return
@@ -185,25 +182,14 @@ def too_few(steps: Steps, warmup: int, code: int) -> str:
 
 def _total(logs: Sequence[RankLog], steps: Steps, column: int) -> int | None:
     """The sum of a column over all ranks and timed steps; None if any value is unknown."""
-    total = 0
-    for log in logs:
-        for place in steps.counted:
-            value = log.rows[place][column]
-            if value is None:
-                return None
-            total += value
-    return total
+    values = [log.rows[place][column] for log in logs for place in steps.counted]
+    return None if None in values else sum(values)
 
 
 def script_records(
-    run_id: str,
-    logs: Sequence[RankLog],
-    steps: Steps,
-    given: int | None,
-    notes: Sequence[str] = (),
+    run_id: str, logs: Sequence[RankLog], steps: Steps, given: int | None, notes: Sequence[str] = ()
 ) -> list[Record]:
-    """The Records of a script that ended successfully. `given`: samples in a step, if the user gave
-    them."""
+    """The Records of a script that succeeded. `given`: samples in a step, if the user gave them."""
     count, first = len(steps.counted), logs[0]
     marked = "mark" if first.model.get("optimizer") == "" else "loader"
     samples = given * count if given is not None else _total(logs, steps, _SAMPLES) or None
@@ -281,8 +267,7 @@ def script_records(
 
 
 def _power(logs: Sequence[RankLog], steps: Steps) -> PowerUse | None:
-    """Energy use of the steps that count: their duration times the mean power between the first
-    step and the last reading of the counters."""
+    """Energy use of the steps that count: their duration times the mean power of all steps."""
     if not all(log.model.get("counters") for log in logs):
         return None
 
@@ -324,20 +309,16 @@ def time_shares(
     run_id: str, logs: Sequence[RankLog], steps: int, first: int, trace: str
 ) -> TimeShares:
     """Time shares of the profiled steps, or why they are not known."""
-    missing = [rank for rank, log in enumerate(logs) if not log.profile]
-    unseen = any(
-        log.model.get("device") == "gpu" and not log.profile.get("kernels") for log in logs
-    )
     message = ""
-    if missing:
+    if not all(log.profile for log in logs):
         message = f"the script ended before the profile did, which takes {first + steps} steps"
-    elif unseen:
+    elif any(log.model.get("device") == "gpu" and not log.profile["kernels"] for log in logs):
         message = "no time shares: the profiler saw no kernel on a GPU"
+    known = [] if message else [log.profile for log in logs]
 
     def each(name: str) -> list[float]:
-        return [] if message else [float(log.profile[name]) for log in logs]
+        return [float(profile[name]) for profile in known]
 
-    kernels = [] if message else list(logs[0].profile["kernels"])
     return TimeShares(
         run_id=run_id,
         steps=steps,
@@ -349,10 +330,11 @@ def time_shares(
         data_seconds=each("data"),
         data_exposed_seconds=each("data_exposed"),
         kernel_seconds={
-            name: [float(log.profile["kernels"].get(name, 0.0)) for log in logs] for name in kernels
+            name: [float(profile["kernels"].get(name, 0.0)) for profile in known]
+            for name in (known[0]["kernels"] if known else ())
         },
-        sources=[] if message else list(logs[0].profile["sources"]),
-        trace=trace if not message else "",
+        sources=known[0]["sources"] if known else [],
+        trace=trace if known else "",
         seconds=max((log.profile.get("seconds", 0.0) for log in logs), default=0.0),
         message=message,
     )
@@ -414,13 +396,11 @@ def _mean(log: RankLog, steps: Steps) -> float:
 
 LOSS_TOLERANCE = 1e-3
 """Largest relative difference of a loss from that of one worker. Another order of fp32 sums changes
-a loss by about 1e-6. A wrong mean over two ranks changes it by a third or more after a few
-steps."""
+a loss by about 1e-6, a wrong mean over two ranks by a third or more after a few steps."""
 
 
 def _of_all(logs: Sequence[RankLog], key: str) -> Iterator[list[Any]]:
-    """For each checked step, the value `key` of all ranks; ends before the first step in which a
-    rank's value is unknown."""
+    """The values `key` of all ranks in each checked step, up to the first unknown value."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         own = [check[key] for check in checks]
         if None in own:
@@ -449,11 +429,9 @@ def verdict(
     alone: Sequence[ScriptMeasured],
 ) -> tuple[GateVerdict | None, list[str]]:
     """Check the parameters, batches and losses of the first steps. Return the verdict, and notes.
-
     `given`: samples in a step, if the user gave them. `alone`: measurements of all runs with one
     worker so far. The notes name unusual but allowed findings. The verdict is None if nothing could
-    be compared; the notes then give the reasons.
-    """
+    be compared; the notes then give the reasons."""
     notes: list[str] = []
     wrong = [*_unequal(logs, notes), *_same_samples(logs, steps, given, notes)]
     if not wrong:
@@ -542,8 +520,7 @@ def _same_samples(
 
 
 def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iterator[str]:
-    """Yield a note if each rank's pass covers about as many samples as the pass of one worker
-    alone."""
+    """Yield a note if each rank passes over about as many samples as one worker alone."""
     own = _pass_samples(logs)
     one = next((each.pass_samples for each in alone if each.pass_samples), None)
     if own and one and own > _UNDIVIDED * len(logs) * one:
@@ -563,8 +540,7 @@ has a share of 0.5, plus one batch at most."""
 def _loss_error(
     logs: Sequence[RankLog], steps: Steps, alone: Sequence[ScriptMeasured]
 ) -> tuple[float, str]:
-    """(Largest relative difference of a loss from one worker's loss, ""), or (NaN, why not
-    compared)."""
+    """(Largest relative difference of a loss from one worker's, ""), or (NaN, why not compared)."""
     own = first_losses(logs)
     references = [each for each in alone if each.first_losses]
     layers = logs[0].model.get("layers", [])

@@ -10,17 +10,16 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from raysuite.files import read_lines
+from raysuite.spec.base import Frozen
 
 _PREFIX, _SUFFIX = "system-", ".jsonl"
 
 
-class GpuSample(BaseModel):
+class GpuSample(Frozen):
     """One GPU of the host, by NVML; None for values that NVML does not report."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     index: int
     """NVML's index."""
@@ -31,10 +30,8 @@ class GpuSample(BaseModel):
     watts: float | None
 
 
-class SystemSample(BaseModel):
+class SystemSample(Frozen):
     """One sample of a host. Its values cover all processes of the host, not only this run."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     time: float
     """Seconds since 1970 (UTC)."""
@@ -48,7 +45,7 @@ class SystemSample(BaseModel):
     received_bytes: int
     """Bytes received on all of the host's interfaces since this attempt's start."""
     sent_bytes: int
-    gpus: list[GpuSample] = []
+    gpus: list[GpuSample] = Field(default_factory=list)
 
 
 def system_file(folder: Path, host: str) -> Path:

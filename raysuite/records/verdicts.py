@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from raysuite.records.derive import results_figures
 from raysuite.records.history import hardware_of
 from raysuite.records.journal import Results
 from raysuite.records.node_checks import NodeFigures, slow_nodes
 from raysuite.records.rows import make_rows
+from raysuite.spec.base import Frozen
 
 FILE = "check.json"
 
@@ -41,10 +42,8 @@ def published(hardware: str) -> Published | None:
     return next((each for each in PUBLISHED if each.gpu in hardware), None)
 
 
-class SiteCheck(BaseModel):
+class SiteCheck(Frozen):
     """The results of one check."""
-
-    model_config = ConfigDict(frozen=True)
 
     when: float
     """Seconds since 1970."""
@@ -52,14 +51,12 @@ class SiteCheck(BaseModel):
     workers: int
     throughputs: dict[str, float]
     """Throughput by variant, over all workers."""
-    failed: list[str] = []
+    failed: list[str] = Field(default_factory=list)
     """Variants without a throughput."""
 
 
-class Verdict(BaseModel):
+class Verdict(Frozen):
     """The result of checking one figure."""
-
-    model_config = ConfigDict(frozen=True)
 
     what: str
     value: float
@@ -102,11 +99,9 @@ def judge(
     known: Published | None = None,
 ) -> list[Verdict]:
     """A verdict for each throughput, and for each slow node. `expected` is the throughput that the
-    user expects of one worker; if given, it replaces the published throughput `known`.
-
-    A throughput fails if it is below (1 - tolerance) * the median of earlier checks, or below (1 -
-    tolerance) * the number of workers * `expected` or `known`.
-    """
+    user expects of one worker; if given, it replaces the published throughput `known`. A throughput
+    fails if it is below (1 - tolerance) * the median of earlier checks, or below (1 - tolerance) *
+    the number of workers * `expected` or `known`."""
     found = [Verdict(what=name, value=0.0, source="it gave none", ok=False) for name in now.failed]
     for name, value in now.throughputs.items():
         before = [each.throughputs[name] for each in earlier if name in each.throughputs]

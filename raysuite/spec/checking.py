@@ -77,8 +77,7 @@ def _below(models: Iterable[type[BaseModel]], key: str) -> list[type[BaseModel]]
 def _walk(
     location: tuple[str | int, ...], root: type[BaseModel]
 ) -> tuple[list[type[BaseModel]], KeyPath]:
-    """Return the classes that may have the last key of `location`, and `location` without
-    pydantic's tags."""
+    """The classes that may have the last key of `location`; `location` without pydantic's tags."""
     location = tuple(part for part in location if not str(part).startswith(CHOSEN))
     models: list[type[BaseModel]] = [root]
     path: list[str | int] = []
@@ -101,12 +100,9 @@ def _tag(model: type[BaseModel]) -> Any:
 
 def _mistake(finding: Any, place: Place, root: type[BaseModel]) -> Mistake:
     models, path = _walk(finding["loc"], root)
-    key = ".".join(map(str, path))
     file, line = place(path)
-    near = [each for each in dotted_keys(root) if each != key]  # the key may be in another block
-    others = _others_with(root, path, models)
-    message = _message(finding, models, key, path, near, others)
-    return Mistake(message, key=key, file=file, line=line)
+    message = _message(finding, models, path, root)
+    return Mistake(message, key=".".join(map(str, path)), file=file, line=line)
 
 
 def _others_with(root: type[BaseModel], path: KeyPath, models: list[type[BaseModel]]) -> list[str]:
@@ -119,18 +115,15 @@ def _others_with(root: type[BaseModel], path: KeyPath, models: list[type[BaseMod
 
 
 def _message(
-    finding: Any,
-    models: list[type[BaseModel]],
-    key: str,
-    path: KeyPath,
-    near: list[str],
-    others: list[str],
+    finding: Any, models: list[type[BaseModel]], path: KeyPath, root: type[BaseModel]
 ) -> str:
     kind, context = finding["type"], finding.get("ctx", {})
-    given = _short(finding.get("input"))
+    given, key = _short(finding.get("input")), ".".join(map(str, path))
     if kind == "extra_forbidden":
         names = sorted({name for model in models for name in model.model_fields})
         block = ".".join(map(str, path[:-1]))
+        near = [each for each in dotted_keys(root) if each != key]  # keys of other blocks
+        others = _others_with(root, path, models)
         known = f"a key of {', '.join(others)}, and not of {_tag(models[0])}" if others else ""
         return f"{known or 'unknown key'}; {suggest(str(path[-1]), names, near, block)}"
     if kind == "union_tag_invalid":

@@ -21,8 +21,7 @@ COMMAND_LINE = "command line"
 
 
 class Loader(yaml.SafeLoader):
-    """Read numbers as in YAML 1.2: `1e-4` is a number (text in PyYAML), and `24:00:00` is text
-    (86400 in PyYAML)."""
+    """Read `1e-4` as a number and `24:00:00` as text, as in YAML 1.2 and unlike PyYAML."""
 
 
 _COLONS = ("tag:yaml.org,2002:str", re.compile(r"[-+]?[0-9_]+(:[0-9_.]+)+$"))
@@ -48,8 +47,7 @@ _MOST_VALUES = 100_000
 """Largest number of keys and values in a spec; an alias counts with its whole content."""
 
 UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
-"""Errors for unreadable YAML. ValueError: a date such as 2001-99-99. RecursionError: a block that
-contains itself."""
+"""ValueError: a date such as 2001-99-99. RecursionError: a block that contains itself."""
 
 
 @dataclass
@@ -94,6 +92,11 @@ class Document:
                 return COMMAND_LINE, None
         return self.file, None
 
+    def mistake(self, message: str, *path: str | int) -> Mistake:
+        """The mistake of the key at `path`, with its file and line."""
+        file, line = self.place(path)
+        return Mistake(message, key=".".join(map(str, path)), file=file, line=line)
+
 
 def parse_document(text: str, file: str) -> Document:
     """YAML text -> Document. Raises SpecError with the line of a syntax error."""
@@ -132,14 +135,9 @@ def _walk(
             below = (*path, key.value)
             line = key.start_mark.line + 1
             if below in lines:
-                repeated.append(
-                    Mistake(
-                        f"is given twice, first in line {lines[below]}; keep one",
-                        key=".".join(map(str, below)),
-                        file=file,
-                        line=line,
-                    )
-                )
+                message = f"is given twice, first in line {lines[below]}; keep one"
+                written = ".".join(map(str, below))
+                repeated.append(Mistake(message, key=written, file=file, line=line))
             lines[below] = line
             _walk(value, below, lines, repeated, file)
     elif isinstance(node, yaml.SequenceNode):
@@ -161,10 +159,8 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
 
 def set_key(document: Document, key: str, value: Any) -> None:
     """Set `key`. The matrix then no longer varies `key`, and a sweep no longer searches `key`.
-
     `matrix.KEY` instead sets the values of KEY in the matrix, and `search.space.KEY` the
-    distribution of KEY; null removes KEY from the search space.
-    """
+    distribution of KEY; null removes KEY from the search space."""
     search = document.data.get("search")
     if key.startswith(SPACE):
         document.data["search"] = set_dimension(search, key.removeprefix(SPACE), value)
@@ -245,11 +241,8 @@ def set_dimension(search: Any, key: str, dimension: Any) -> dict[str, Any]:
 
 
 def end_dimension(search: Any, key: str, value: Any) -> Any:
-    """The section `search` without `key`, which is fixed at `value`.
-
-    Dimensions whose condition on `key` fails are left out; conditions on `key` that hold are
-    removed.
-    """
+    """The section `search` without `key`, which is fixed at `value`. Dimensions whose condition on
+    `key` fails are left out; other conditions on `key` are removed."""
     space = search.get("space") if isinstance(search, dict) else None
     if not isinstance(space, dict) or key not in space:
         return search
@@ -272,10 +265,8 @@ def end_dimension(search: Any, key: str, value: Any) -> Any:
 
 def choose_scale(document: Document, scale: str) -> None:
     """Set the keys of `scales.SCALE` in the document, as if each were given on the command line.
-
     `matrix` replaces the whole matrix, and is set last. The experiment is then named NAME-SCALE, so
-    that its results are kept separate. Raises SpecError for a scale that does not exist.
-    """
+    that its results are kept separate. Raises SpecError for a scale that does not exist."""
     scales = document.data.get("scales")
     names = [str(name) for name in scales] if isinstance(scales, dict) else []
     chosen = scales.get(scale) if isinstance(scales, dict) else None
@@ -300,8 +291,7 @@ def choose_scale(document: Document, scale: str) -> None:
 
 
 def _path(key: str) -> tuple[str, ...]:
-    """The path of a dotted key in the document; keys of the matrix, and of a sweep's space, are not
-    divided at their dots."""
+    """The path of a dotted key; keys of a matrix or a search space are not divided at dots."""
     if key.startswith(SPACE):
         return ("search", "space", key.removeprefix(SPACE))
     head, separator, swept = key.partition(".")
@@ -322,10 +312,8 @@ def _drop_lines(document: Document, target: tuple[str, ...]) -> None:
 
 
 def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Document:
-    """Read a spec's YAML, choose a scale, and apply `key=value` overrides; values are YAML too.
-
-    Raises SpecError if the file is missing, is not YAML or is not a mapping, or has no such scale.
-    """
+    """Read a spec's YAML, choose a scale, and apply `key=value` overrides (values are YAML). Raises
+    SpecError if the file is missing or no YAML mapping, or has no such scale."""
     name = str(file)
     try:
         text = file.read_text(encoding="utf-8")
@@ -348,8 +336,7 @@ def of_network(document: Document) -> Document:
         "a training script was given, and this command needs model and data; a script is for "
         "`raysuite run`, `plan` and `scale`"
     )
-    file, line = document.place(("script",))
-    raise SpecError([Mistake(message, key="script", file=file, line=line)])
+    raise SpecError([document.mistake(message, "script")])
 
 
 def override(document: Document, overrides: Sequence[str]) -> None:

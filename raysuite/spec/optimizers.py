@@ -22,8 +22,7 @@ class _Optimizer(Options):
     updates_in_bf16: ClassVar[bool] = False
     """Whether updates are rounded to bf16, whatever the precision of the training."""
     averages: ClassVar[bool] = False
-    """Whether the optimiser averages the weights, so that validation uses other weights than
-    training."""
+    """Whether the optimiser averages the weights, and validation uses the average."""
 
     real: ClassVar[bool] = False
     """Whether the optimiser updates only weights of real numbers."""
@@ -70,13 +69,11 @@ class SgdOptions(_Optimizer):
 
     name: Literal["sgd"] = "sgd"
     lr: float = Field(default=0.1, gt=0)
-    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Share of the previous update that is added to each update."""
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 penalty: weight_decay * weight is added to each gradient."""
     decay_bias_and_norm: bool = True
-    """Also decay biases and normalisation layers: all one-dimensional parameters."""
     nesterov: bool = False
     """Use Nesterov's momentum."""
 
@@ -94,7 +91,6 @@ class LarsOptions(_Optimizer):
 
     name: Literal["lars"] = "lars"
     lr: float = Field(default=1.0, gt=0)
-    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Share of the previous update that is added to each update."""
     weight_decay: float = Field(default=5e-4, ge=0)
@@ -116,7 +112,6 @@ class LambOptions(_Optimizer):
 
     name: Literal["lamb"] = "lamb"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0)
@@ -132,7 +127,6 @@ class AdamWOptions(_Optimizer):
 
     name: Literal["adamw"] = "adamw"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
@@ -140,7 +134,6 @@ class AdamWOptions(_Optimizer):
     weight_decay: float = Field(default=0.01, ge=0)
     """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = True
-    """Also decay biases and normalisation layers: all one-dimensional parameters."""
 
 
 class ScheduleFreeOptions(_Optimizer):
@@ -154,7 +147,6 @@ class ScheduleFreeOptions(_Optimizer):
 
     name: Literal["schedule_free"] = "schedule_free"
     lr: float = Field(default=2.5e-3, gt=0)
-    """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     betas: tuple[Annotated[float, Field(gt=0, lt=1)], Beta] = (0.9, 0.999)
     """First value: share of the averaged weights in the weights at which gradients are computed.
     Second value: decay of the running mean of the gradient's square."""
@@ -163,7 +155,6 @@ class ScheduleFreeOptions(_Optimizer):
     weight_decay: float = Field(default=0.0, ge=0)
     """Each step subtracts learning rate * weight_decay * weight from each weight."""
     decay_bias_and_norm: bool = True
-    """Also decay biases and normalisation layers: all one-dimensional parameters."""
 
 
 OUTER = ("*embed*", "*.wte.*", "*.wpe.*", "*head*")
@@ -199,7 +190,6 @@ class MuonOptions(_Optimizer):
     weight_decay: float = Field(default=0.1, ge=0)
     """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = False
-    """Also decay biases and normalisation layers: all one-dimensional parameters."""
 
     @property
     def patterns(self) -> dict[str, tuple[str, ...]]:

@@ -38,15 +38,13 @@ def read_search(document: Document) -> SearchOptions:
     given = document.data.get("search")
     if not isinstance(given, dict):
         said = "is missing: a sweep needs it" if given is None else f"got {given!r}"
-        file, line = document.place(("search",))
         message = f"{said}; it should name what is varied: search: {{trials: 10, space: {{...}}}}"
-        raise SpecError([Mistake(message, key="search", file=file, line=line)])
+        raise SpecError([document.mistake(message, "search")])
     space = given.get("space")
-    mistakes = _shape(document, given, space if isinstance(space, dict) else {})
-    for path, message in _findings(document, given, space if isinstance(space, dict) else {}):
-        file, line = document.place(path)
-        key = ".".join(map(str, path))
-        mistakes.append(Mistake(message, key=key, file=file, line=line))
+    space = space if isinstance(space, dict) else {}
+    mistakes = _shape(document, given, space)
+    found_in = _findings(document, given, space)
+    mistakes += [document.mistake(message, *path) for path, message in found_in]
     if mistakes:
         raise SpecError(mistakes)
     found = SearchOptions.model_validate(given)
@@ -64,9 +62,8 @@ def _shape(document: Document, given: Mapping[str, Any], space: Mapping[str, Any
     mistakes: list[Mistake] = []
     for model, content, path in parts:
         if not isinstance(content, dict):
-            file, line = document.place(path)
             message = f"got {content!r}; it should be a distribution: {{choice: [1, 2]}}"
-            mistakes.append(Mistake(message, key=".".join(path), file=file, line=line))
+            mistakes.append(document.mistake(message, *path))
             continue
 
         def below(key: KeyPath, path: KeyPath = path) -> tuple[str, int | None]:
@@ -141,19 +138,15 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
     searcher, scheduler = rest.searcher.name, rest.scheduler.name
     if searcher == "grid":
         if rest.trials is not None:
-            yield (
-                ("search", "trials"),
-                "the searcher grid makes every combination; leave trials out",
-            )
+            message = "the searcher grid makes every combination; leave trials out"
+            yield ("search", "trials"), message
         for key, dimension in space.items():
             if dimension.kind not in LISTED:
                 message = f"the searcher grid needs `grid` or `choice`; got {dimension.kind}"
                 yield ("search", "space", key), message
     elif rest.trials is None:
-        yield (
-            ("search", "trials"),
-            f"the searcher {searcher} needs the number of trials; give `trials`",
-        )
+        message = f"the searcher {searcher} needs the number of trials; give `trials`"
+        yield ("search", "trials"), message
     crossed = LISTED if searcher == "grid" else ("grid",)
     trials = math.prod(len(each.arguments) for each in space.values() if each.kind in crossed)
     trials *= rest.trials or 1
@@ -165,8 +158,7 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
             if dimension.kind == "grid":
                 message = f"{searcher} decides each trial by itself; write `choice` for `grid`"
                 yield ("search", "space", key), message
-    several = len(rest.wanted) > 1
-    if several and scheduler != "none":
+    if len(rest.wanted) > 1 and scheduler != "none":
         message = f"{scheduler} compares trials by one figure; give one goal, or scheduler: none"
         yield ("search", "scheduler"), message
 
@@ -205,8 +197,7 @@ CHANGED = (
 )
 """Keys that may change from one step to the next, with all keys below them."""
 KEPT = ("seed",)
-"""Keys in which trials may differ; a trial keeps its own value when it takes another trial's
-weights."""
+"""Keys in which trials may differ, and which a trial keeps when it takes other weights."""
 
 
 def can_change(key: str) -> bool:

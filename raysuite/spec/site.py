@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from raysuite.errors import Mistake, SpecError
+from raysuite.errors import SpecError
 from raysuite.spec.base import Options, suggest
 from raysuite.spec.engines import COMMAND, ENGINES, EngineName
 from raysuite.spec.site_values import (
@@ -83,8 +83,7 @@ class _Site(Options):
     binds: tuple[Bind, ...] = ()
     """Folders to mount into the image: SRC, SRC:DST or SRC:DST:ro, with absolute paths."""
     python: AbsolutePath | None = None
-    """Without an image: the interpreter that has raysuite; default: the interpreter that runs
-    `cluster up`."""
+    """Without an image: the interpreter that has raysuite; default: that of `cluster up`."""
     environment: Environment = Field(default_factory=dict)
     """Environment variables of every process of the cluster. A variable whose name suggests a
     secret is refused."""
@@ -197,8 +196,7 @@ class SlurmSite(_Site):
     gpu_type: Line | None = None
     """The GPUs' type in SLURM (a100, ...), if the cluster has several types."""
     memory_per_node: Memory | None = None
-    """Memory requested on each node: 0 for all of it, or a size such as 480G; without a letter,
-    megabytes."""
+    """Memory requested on each node: 0 for all, or a size such as 480G; a bare number is in MB."""
     exclusive: bool = False
     """Whether the nodes are reserved only for this job."""
     prologue: tuple[Line, ...] = ()
@@ -231,8 +229,7 @@ class SlurmSite(_Site):
 
     @property
     def clusters(self) -> str:
-        """The SLURM clusters that one of `sbatch_lines` chooses; empty for the login node's
-        cluster."""
+        """The SLURM clusters that `sbatch_lines` choose; empty for the login node's cluster."""
         option = re.compile(r"\s(?:--clusters?[= ]|-M[= ]?)(\S+)")
         found = [match[1] for line in self.sbatch_lines if (match := option.search(line))]
         return found[-1] if found else ""
@@ -355,11 +352,7 @@ _KEYS = {
 sbatch uses the last of them."""
 
 Site = LocalSite | SlurmSite | HostsSite
-SITES: dict[str, type[Site]] = {
-    "local": LocalSite,
-    "slurm": SlurmSite,
-    "hosts": HostsSite,
-}
+SITES: dict[str, type[Site]] = {"local": LocalSite, "slurm": SlurmSite, "hosts": HostsSite}
 """Kind -> class of the site."""
 
 
@@ -368,26 +361,19 @@ SITES: dict[str, type[Site]] = {
 
 
 def read_site(file: Path) -> Site:
-    """The site in a file; a site without a name is named after the file.
-
-    Raises SpecError with file, line and key of every mistake.
-    """
+    """The site in a file, named after the file if it has no name. Raises SpecError."""
     from raysuite.spec.document import read_document
 
     return site_of(read_document(file), file.stem)
 
 
 def site_of(document: Document, name: str) -> Site:
-    """The site in a document; its name is `name` if the document has none.
-
-    Raises SpecError with file, line and key of every mistake.
-    """
+    """The site in a document; `name` is its default name. Raises SpecError with every mistake."""
     from raysuite.spec.checking import validate_as
 
     kind = document.data.get("kind")
     if not isinstance(kind, str) or kind not in SITES:
-        place, line = document.place(("kind",))
         given = "is missing" if kind is None else f"got {kind!r}"
         message = f"{given}; {suggest(str(kind), SITES)}"
-        raise SpecError([Mistake(message, key="kind", file=place, line=line)])
+        raise SpecError([document.mistake(message, "kind")])
     return validate_as(SITES[kind], {"name": name, **document.data}, document.place)

@@ -67,18 +67,15 @@ class Traffic:
         return self.all_reduced + self.reduce_scattered + self.all_gathered
 
     def sent(self, workers: int) -> float:
-        """Bytes that each of n workers sends if the algorithms are bandwidth-optimal.
-
-        They are `2 (n - 1) / n` of all-reduced bytes plus `(n - 1) / n` of all other bytes. Divided
-        by the time, they are NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
-        """
+        """Bytes that each of n workers sends if the algorithms are bandwidth-optimal. They are `2
+        (n - 1) / n` of all-reduced bytes plus `(n - 1) / n` of all other bytes. Divided by the
+        time, they are NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
         part = (workers - 1) / workers
         return part * (2 * self.all_reduced + self.reduce_scattered + self.all_gathered)
 
     def messages(self, workers: int, buffer_bytes: float) -> int:
-        """Number of messages that each of n workers sends in rings, in buffers of at most
-        `buffer_bytes`: 2 (n - 1) for each buffer that is all-reduced, n - 1 for each buffer that is
-        reduce-scattered or gathered."""
+        """Messages that each of n workers sends in rings, in buffers of at most `buffer_bytes`: 2
+        (n - 1) for an all-reduced buffer, n - 1 for one that is reduce-scattered or gathered."""
         reduced, scattered, gathered = (
             max(1, math.ceil(count / buffer_bytes)) if count else 0
             for count in (self.all_reduced, self.reduce_scattered, self.all_gathered)
@@ -157,8 +154,7 @@ class Reductions:
 
     @classmethod
     def of_ddp(cls, bucket_mb: float, compression: float = 1.0) -> Reductions:
-        """The reductions of torch's DDP, whose first bucket has at most 1 MiB
-        (`_DEFAULT_FIRST_BUCKET_BYTES`)."""
+        """The reductions of torch's DDP, with its `_DEFAULT_FIRST_BUCKET_BYTES` of 1 MiB."""
         bucket = bucket_mb * _MIB
         return cls(bucket, min(bucket, 1 * _MIB), compression=compression)
 
@@ -176,9 +172,10 @@ class _StrategyOptions(Options):
     """Whether the strategy can have several workers, which communicate in each step."""
     verified: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Options of the variants that `raysuite verify` checks by default."""
+    recommended: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Options that `candidates` yields for any number of workers."""
     own_network: ClassVar[bool] = False
-    """Whether its framework is not torch: the framework builds the network anew, and the gate
-    checks the new network."""
+    """Whether its framework is not torch, and builds a new network, which the gate checks."""
     wraps: ClassVar[str] = ""
     """Name of the strategy that this strategy wraps; the options of both have the same names."""
     has_timeline: ClassVar[bool] = False
@@ -186,8 +183,7 @@ class _StrategyOptions(Options):
     own_accumulation_key: ClassVar[str] = ""
     """The option that sets `own_accumulation`."""
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Dotted key of a spec -> the values that this strategy supports; a key without an entry may
-    have any value."""
+    """Dotted key of a spec -> the values that this strategy supports; by default, any value."""
 
     figures: ClassVar[tuple[str, ...] | None] = None
     """The metrics of a step that its engine can measure on request; None: all metrics, as for
@@ -244,9 +240,11 @@ class _StrategyOptions(Options):
 
         `parameters` is the number of the model's parameters, `gradient_bytes` the bytes of the fp32
         gradients of the trained parameters, `small` the number of parameters in tensors of at most
-        `SMALL`. None if these numbers do not determine the traffic.
+        `SMALL`. None if these numbers do not determine the traffic. By default, all gradients are
+        all-reduced once, in the format that `compression` names.
         """
-        return None
+        bits = _BITS.get(getattr(self, "compression", "none"))
+        return None if bits is None else Traffic(gradient_bytes * bits // 32)
 
     @property
     def fused_bytes(self) -> float:
@@ -260,14 +258,12 @@ class _StrategyOptions(Options):
     @classmethod
     def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
         """Options that `raysuite recommend` ranks for this number of workers. Their results equal
-        those of one process. Compression and asynchronous pipelines, which change the results, are
-        left to the user."""
-        yield from ()
+        those of one process: compression and asynchronous pipelines are left to the user."""
+        yield from ({"name": cls.model_fields["name"].default, **each} for each in cls.recommended)
 
     @property
     def lossy(self) -> Lossy | None:
-        """How the options change the results on purpose; None if the options do not change the
-        results."""
+        """How the options change the results on purpose; None if they do not."""
         return None
 
     def lossless(self) -> Self | None:
@@ -277,11 +273,11 @@ class _StrategyOptions(Options):
     def several_reductions(self) -> tuple[Self, float] | None:
         """(options, pause): options with which the gradients of the gate's small network are
         reduced in several parts, and the pause between layers, in seconds, that keeps the parts
-        separate (0 if none is needed). None if no options have this effect."""
-        return None
-
-    def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
-        """`several_reductions` with buckets of 512 fp32 gradients (the small network has 1,954)."""
+        separate (0 if none is needed). None if no options have this effect. By default, buckets
+        have 512 fp32 gradients or less; the small network has 1,954."""
+        bucket_mb = getattr(self, "bucket_mb", None)
+        if bucket_mb is None:
+            return None
         return self.model_copy(update={"bucket_mb": min(bucket_mb, 2 / 1024)}), 0.0
 
     def pipeline(self, micro_batches: int | None = None) -> Schedule | None:
@@ -334,7 +330,7 @@ class DdpOptions(_StrategyOptions):
     """PyTorch's DDP: gradients are all-reduced in buckets during the backward pass."""
 
     engine = "raysuite.parallel.ddp:Ddp"
-    verified = ({},)
+    verified = recommended = ({},)
 
     name: Literal["ddp"] = "ddp"
     bucket_mb: float = Field(default=25.0, gt=0)
@@ -365,20 +361,10 @@ class DdpOptions(_StrategyOptions):
                 "set it to true, or remove or freeze what the output does not depend on",
             )
 
-    def traffic(
-        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
-    ) -> Traffic | None:
-        bits = _BITS.get(self.compression)
-        return None if bits is None else Traffic(gradient_bytes * bits // 32)
-
     def reductions(self) -> Reductions | None:
         if self.compression == "powersgd":
             return None
-        return Reductions.of_ddp(self.bucket_mb, 1.0 if self.compression == "none" else 0.5)
-
-    @classmethod
-    def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
-        yield {"name": "ddp"}
+        return Reductions.of_ddp(self.bucket_mb, _BITS[self.compression] / 32)
 
     @property
     def lossy(self) -> Lossy | None:
@@ -393,9 +379,6 @@ class DdpOptions(_StrategyOptions):
         # PowerSGD cannot compress any layer of the gate's small network to a rank above 3
         return self.model_copy(update={"powersgd_rank": min(self.powersgd_rank, 3)})
 
-    def several_reductions(self) -> tuple[Self, float]:
-        return self._in_small_buckets(self.bucket_mb)
-
 
 _CYCLES = 3
 """Length of the gate's pause between two layers, in Horovod's cycles."""
@@ -406,7 +389,7 @@ class HorovodOptions(_StrategyOptions):
 
     engine = "raysuite.parallel.horovod:Horovod"
     part = "horovod"
-    verified = ({},)
+    verified = recommended = ({},)
     has_timeline = True
     removed: ClassVar[Mapping[str, Any]] = {"adasum": False, "backward_passes_per_step": None}
 
@@ -436,23 +419,14 @@ class HorovodOptions(_StrategyOptions):
         yield from _complex(self.name, network)
         yield from _unsynchronised(self.name, network)
 
-    def traffic(
-        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
-    ) -> Traffic | None:
-        return Traffic(gradient_bytes // (2 if self.compression == "fp16" else 1))
-
     @property
     def fused_bytes(self) -> float:
         # a threshold of 0 means no fusion; the calibrated costs of such runs include this effect
         return (self.fusion_threshold_mb or 128.0) * _MIB
 
     def reductions(self) -> Reductions:
-        half = 0.5 if self.compression == "fp16" else 1.0
-        return Reductions(self.fusion_threshold_mb * _MIB or 1, compression=half)
-
-    @classmethod
-    def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
-        yield {"name": "horovod"}
+        share = _BITS[self.compression] / 32
+        return Reductions(self.fusion_threshold_mb * _MIB or 1, compression=share)
 
     @property
     def lossy(self) -> Lossy | None:
@@ -480,20 +454,18 @@ class DeepSpeedOptions(_StrategyOptions):
 
     engine = "raysuite.parallel.deepspeed:DeepSpeed"
     part = "deepspeed"
-    verified = tuple({"zero_stage": stage} for stage in range(4))
+    verified = recommended = tuple({"zero_stage": stage} for stage in range(4))
     figures = ("gradient_norm",)
 
     name: Literal["deepspeed"] = "deepspeed"
     zero_stage: Literal[0, 1, 2, 3] = 1
-    """State sharded over ranks: 0 nothing, 1 optimiser state, 2 also gradients, 3 also
-    weights."""
+    """State sharded over ranks: 0 none, 1 optimiser state, 2 also gradients, 3 also weights."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """Keep the optimiser state (stages 1 to 3), or also the weights (stage 3), in host memory."""
     bucket_mb: float = Field(default=200.0, gt=0)
     """Gradients are reduced in buckets of this many MiB of fp32 values."""
     overlap_comm: bool | None = None
-    """Reduce gradients during the backward pass (stages 1 to 3). Default: as in DeepSpeed, which
-    does this only in stage 3."""
+    """Reduce gradients in the backward pass (stages 1 to 3). Default: DeepSpeed's, in stage 3."""
 
     def refusals(self, spec: Trained) -> Refusals:
         needed = {"none": 0, "optimizer": 1, "parameters": 3}[self.offload]
@@ -573,14 +545,9 @@ class DeepSpeedOptions(_StrategyOptions):
             every_pass=stage >= 2,
         )
 
-    @classmethod
-    def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
-        yield from ({"name": "deepspeed", "zero_stage": stage} for stage in range(4))
-
     def several_reductions(self) -> tuple[Self, float] | None:
-        if self.zero_stage == 0:
-            return None  # DeepSpeed then reduces in a buffer of fixed size
-        return self._in_small_buckets(self.bucket_mb)
+        # in stage 0, DeepSpeed reduces in a buffer of fixed size
+        return None if self.zero_stage == 0 else super().several_reductions()
 
 
 class _WrappedDdpOptions(_StrategyOptions):
@@ -602,16 +569,8 @@ class _WrappedDdpOptions(_StrategyOptions):
                 "does not depend on",
             )
 
-    def traffic(
-        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
-    ) -> Traffic | None:
-        return Traffic(gradient_bytes)
-
     def reductions(self) -> Reductions:
         return Reductions.of_ddp(self.bucket_mb)
-
-    def several_reductions(self) -> tuple[Self, float]:
-        return self._in_small_buckets(self.bucket_mb)
 
 
 class FabricOptions(_WrappedDdpOptions):
@@ -651,11 +610,6 @@ class _RebuiltOptions(_StrategyOptions):
     @property
     def own_processes(self) -> bool:
         return True  # the framework reads the list of workers only once per process
-
-    def traffic(
-        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
-    ) -> Traffic | None:
-        return Traffic(gradient_bytes)
 
 
 class TensorflowOptions(_RebuiltOptions):
@@ -973,6 +927,11 @@ class PipelineOptions(_StrategyOptions):
     def examined(self) -> Self:
         return self.model_copy(update={"partition": "auto", "balance": "parameters"})
 
+    def traffic(
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
+    ) -> None:
+        return None
+
     def pipeline(self, micro_batches: int | None = None) -> Schedule:
         replicas = self.replicas or (1,) * (self.stages // self.chunks)
         count = micro_batches or self._count
@@ -1002,6 +961,11 @@ class CustomOptions(_StrategyOptions):
     def imports(self) -> Mapping[str, str]:
         return {"strategy.target": self.target}
 
+    def traffic(
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
+    ) -> None:
+        return None
+
 
 def listed(names: Sequence[str]) -> str:
     """Format names of parameters: `parameters a, b and 3 more`."""
@@ -1009,8 +973,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _unshardable(network: Network) -> str:
-    """The properties of a network that prevent sharding; empty if the whole network can be
-    sharded."""
+    """The properties of a network that prevent sharding; empty if there are none."""
     if network.empty:
         return f"{listed(network.empty)}: without a value"
     return "a ScriptModule" if network.scripted else ""

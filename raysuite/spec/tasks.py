@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
-from raysuite.spec.base import IMPORT_PATH, Options, suggest
+from raysuite.spec.base import IMPORT_PATH, Frozen, Options, suggest
 
 TASKS = {
     "classification": "raysuite.tasks.classification:Classification",
@@ -51,11 +51,7 @@ class TaskOptions(Options):
         return self.name == "classification"
 
 
-class _Facts(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class MetricFacts(_Facts):
+class MetricFacts(Frozen):
     """One metric of a task's validation."""
 
     name: str
@@ -70,8 +66,7 @@ class MetricFacts(_Facts):
 
     @property
     def sign(self) -> int:
-        """1 if larger values of the metric are better, else -1: a larger product of sign and value
-        is always better."""
+        """1 if larger values are better, else -1: a larger sign * value is always better."""
         return 1 if self.higher_is_better else -1
 
     def words(self, values: Mapping[str, float], digits: int = 3) -> str:
@@ -84,7 +79,7 @@ class MetricFacts(_Facts):
         return self.sign * (value - goal) >= 0
 
 
-class TaskFacts(_Facts):
+class TaskFacts(Frozen):
     """What a task declares: its unit and its metrics."""
 
     name: str
@@ -121,17 +116,9 @@ CLASSIFICATION = TaskFacts(
     name="classification",
     unit="images",
     metrics=(
+        MetricFacts(name="accuracy", title="Accuracy", note="Top-1", unit="share"),
         MetricFacts(
-            name="accuracy",
-            title="Accuracy",
-            note="Top-1",
-            unit="share",
-        ),
-        MetricFacts(
-            name="top5",
-            title="Top-5",
-            note="Top-5, of more than five classes",
-            unit="share",
+            name="top5", title="Top-5", note="Top-5, of more than five classes", unit="share"
         ),
     ),
     primary="accuracy",

@@ -21,13 +21,7 @@ from raysuite.spec.tasks import CLASSIFICATION
 from raysuite.track.entries import milliseconds, run_params, title
 from raysuite.track.inputs import dataset_digest, dataset_name
 from raysuite.track.results_folder import digest, experiment_name, locked
-from raysuite.track.store import (
-    Store,
-    prepare_store,
-    quiet,
-    tracking_address,
-    without_password,
-)
+from raysuite.track.store import Store, prepare_store, quiet, tracking_address, without_password
 from raysuite.track.sync import one_line
 from raysuite.track.upload import Upload
 
@@ -38,8 +32,7 @@ if TYPE_CHECKING:
 # A network as an MLflow model: an exported graph with its signature, its spec and its plan.
 
 TOLERANCE = 1e-4
-"""Largest allowed difference between the outputs of the graph and of the network, relative to the
-largest output."""
+"""Largest difference between the outputs of graph and network, relative to the largest output."""
 
 
 class Network(NamedTuple):
@@ -48,8 +41,7 @@ class Network(NamedTuple):
     module: Any
     """[b, channels, size, size] uint8 -> [b, classes] fp32; or the tensors of another task."""
     example: NDArray[Any]
-    """At least two input samples, because a graph that was traced with one sample accepts only one
-    sample."""
+    """At least two input samples, because a graph traced with one accepts only one."""
     outputs: NDArray[Any]
     """The module's outputs for `example`."""
     classes: list[str]
@@ -67,11 +59,9 @@ class Network(NamedTuple):
 
 def export(network: Network, plan: Plan, folder: Path) -> None:
     """Write an MLflow model that runs on CPUs, with the flavours pytorch and python_function.
-
-    torch.export makes the graph: loading it imports no user code and unpickles only tensors.
-    The resolved spec and the plan are written next to the model. Raises UserError if the network
-    cannot be traced, and RaysuiteError if the graph's outputs differ from the network's.
-    """
+    torch.export makes the graph: loading it imports no user code and unpickles only tensors. The
+    resolved spec and the plan are written next to the model. Raises UserError if the network cannot
+    be traced, and RaysuiteError if the graph's outputs differ from the network's."""
     import mlflow.pyfunc
     import mlflow.pytorch
     import numpy as np
@@ -216,8 +206,7 @@ def register(
 
 @contextmanager
 def _default_store(uri: str) -> Iterator[None]:
-    """Make `uri` MLflow's default store, because every client looks up `models:/ID` in the default
-    store, even a client of another store."""
+    """Make `uri` MLflow's default store, in which every client looks up `models:/ID`."""
     name, before = "MLFLOW_TRACKING_URI", os.environ.get("MLFLOW_TRACKING_URI")
     os.environ[name] = uri
     try:

@@ -37,11 +37,9 @@ from raysuite.track.entries import (
     mlflow_key,
     mlflow_status,
     param_values,
-    row_points,
     run_params,
     run_points,
     run_tags,
-    shared_params,
     title,
 )
 from raysuite.track.inputs import dataset_inputs
@@ -57,10 +55,8 @@ MEGA = 1e6
 
 
 def system_points(folder: Path) -> Iterator[Point]:
-    """Points `system/...` for each sample in a run's folder; step n is a host's n-th sample.
-
-    With several hosts, names contain the host: `system/HOST/...`.
-    """
+    """Points `system/...` for each sample in a run's folder; step n is a host's n-th sample. With
+    several hosts, names contain the host: `system/HOST/...`."""
     files = system_files(folder)
     for host, file in files.items():
         prefix = f"system/{mlflow_key(host)}/" if len(files) > 1 else "system/"
@@ -199,10 +195,8 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
 
 def ratio_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
     """The id of each ended run, with its row's speed-up and its ratio to the best row as points.
-
     All points have the end time of the last run. A ratio changes when further runs of its baseline
-    end, and MLflow shows the point with the latest time.
-    """
+    end, and MLflow shows the point with the latest time."""
     ends = [run.end.time for row in rows for run in row.runs if run.end]
     for row in rows:
         for key, name in RATIOS.items():
@@ -246,8 +240,7 @@ def trial_points(search: Search, trial: TrialFigures) -> Iterator[Point]:
 
 
 def points_of(search: Search | None, trial: TrialFigures, folder: Path) -> list[Point]:
-    """All points of a run whose journal is in `folder`. A trial's goals come first, since MLflow's
-    comparisons begin with the first metric."""
+    """All points of a run. A trial's goals come first: MLflow compares by the first metric."""
     goals = trial_points(search, trial) if search else ()
     return [*goals, *run_points(trial.figures), *system_points(folder)]
 
@@ -382,8 +375,7 @@ class Upload:
         return True
 
     def write_parent(self, status: ParentStatus | None = None) -> None:
-        """Write the data of the whole folder: files, plots, and the status, which follows from the
-        statuses of the runs unless `status` is given."""
+        """Write the folder's files and plots, and `status` or that which follows from its runs."""
         now = time.time()
         trials = [self._trial(plan["run_id"]) for plan in self.results.plans()]
         if self.search:
@@ -412,7 +404,8 @@ class Upload:
             if self.search:
                 self.store.remove_others(parent, "best*.yaml", {file.name for file in files})
             tags = _links(parent, folder, self.page())
-            self._write_suite(parent, runs, with_figures=all(lasts))
+            if all(lasts) and not self.search:
+                self._write_ratios(make_rows(runs))
             if view := self._table:
                 experiment = self.store.experiment_id
                 self.store.client.set_experiment_tag(experiment, VIEW + self.id, view)
@@ -427,24 +420,6 @@ class Upload:
         for run_id, run in self.known.items():
             if run_id and run.data.tags.get(PARENT) != parent.info.run_id:
                 self.store.client.set_tag(run.info.run_id, PARENT, parent.info.run_id)
-
-    def _write_suite(self, parent: Run, runs: list[RunFigures], with_figures: bool) -> None:
-        """Write the params, data set and commit that all runs share, and a suite's figures."""
-        had = parent.data.params
-        plans = [run.plan for run in runs]
-        shared = {key: text for key, text in shared_params(plans).items() if key not in had}
-        rows = make_rows(runs) if with_figures and not self.search else []
-        commits = {
-            commit
-            for run in runs
-            if run.started and (commit := (run.started.environment.get("git") or {}).get("commit"))
-        }
-        tags = {"mlflow.source.git.commit": commits.pop()} if len(commits) == 1 else {}
-        self.store.log(parent.info.run_id, list(row_points(rows)), shared, tags)
-        self._write_ratios(rows)
-        sets = {json.dumps(plan["spec"]["data"], sort_keys=True) for plan in plans}
-        if len(sets) == 1 and not (parent.inputs and parent.inputs.dataset_inputs):
-            self.store.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
 
     def _write_ratios(self, rows: Sequence[Row]) -> None:
         """Log each variant's ratios in its runs, as columns of MLflow's table."""
@@ -487,16 +462,12 @@ class Upload:
 
     @cached_property
     def _table(self) -> str:
-        plans = [] if self.search else self.results.plans()
+        plans = self.results.plans()
         if self.search:
-            view = trials_view(self.search, self._task, self.id)
+            view = trials_view(self.search, task_of(next(iter(plans), {})), self.id)
         else:
             view = runs_view(plans, self.id) if plans else ""
         return view if len(view) <= MOST_EXPERIMENT_TAG else ""
-
-    @property
-    def _task(self) -> TaskFacts:
-        return task_of(next(iter(self.results.plans()), {}))
 
     def _begin(self) -> int | None:
         """The time in milliseconds at which the folder's first run began; None before that."""
@@ -505,8 +476,7 @@ class Upload:
 
 
 def _overall(runs: list[RunFigures], whole: bool) -> str:
-    """The folder's status, from the statuses of its runs. KILLED for a sweep that is not complete
-    (`whole` is False) although no trial is running."""
+    """The folder's status; KILLED for a sweep that is not `whole` and has no running trial."""
     states = {mlflow_status(run) for run in runs}
     if not whole and "RUNNING" not in states:
         return "KILLED"

@@ -207,11 +207,13 @@ def test_ranks_are_equal_to_the_bit_in_all_tensors() -> None:
 class Meeting:
     """torch.distributed of one of two ranks, which are threads."""
 
-    def __init__(self, rank: int, barrier: threading.Barrier, sent: list[torch.Tensor]) -> None:
-        self._rank, self._barrier, self._sent = rank, barrier, sent
+    def __init__(
+        self, rank: int, barrier: threading.Barrier, sent: list[torch.Tensor], backend: str
+    ) -> None:
+        self._rank, self._barrier, self._sent, self._backend = rank, barrier, sent, backend
 
     def get_backend(self) -> str:
-        return "cpu:gloo"
+        return self._backend
 
     def all_gather(self, into: list[torch.Tensor], own: torch.Tensor) -> None:
         self._sent[self._rank] = own
@@ -222,13 +224,14 @@ class Meeting:
         self._barrier.wait()
 
 
-def test_all_ranks_have_what_each_has_whatever_its_length() -> None:
+@pytest.mark.parametrize("backend", ["cpu:gloo", "mpi"])
+def test_all_ranks_have_what_each_has_whatever_its_length(backend: str) -> None:
     barrier, sent = threading.Barrier(2, timeout=60), [torch.empty(0)] * 2
     own = [{"a": "x"}, {"a": "y" * 300, "ü": [1, 2.5, None]}]
 
     def rank(number: int) -> list[object]:
         ranks = _Ranks()
-        ranks.size, ranks._dist = 2, Meeting(number, barrier, sent)  # type: ignore[assignment]
+        ranks.size, ranks._dist = 2, Meeting(number, barrier, sent, backend)  # type: ignore[assignment]
         return ranks.gathered(own[number])
 
     with ThreadPoolExecutor(2) as threads:

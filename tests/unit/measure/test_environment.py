@@ -21,7 +21,7 @@ from raysuite.measure.environment import (
     driver_version,
     environment,
     fingerprint,
-    torch_cuda,
+    torch_built_with,
 )
 
 
@@ -242,4 +242,4 @@ def test_the_kernels_driver(kind: str, tmp_path: Path, monkeypatch: pytest.Monke
 def test_torchs_cuda_is_read_without_torch() -> None:
     import torch
 
-    assert torch_cuda() == torch.version.cuda
+    assert torch_built_with("cuda") == torch.version.cuda

@@ -56,6 +56,13 @@ def test_a_repaired_regression_is_found_where_halves_hardly_differ() -> None:
     assert [place for place, each in enumerate(found) if each.change] == [5, 9]
 
 
+@pytest.mark.parametrize("by_runs", [False, True])
+def test_copies_of_folders_show_a_change_although_nothing_varies(by_runs: bool) -> None:
+    found = _changes(points([100] * 2 + [80] * 2, 0.0, 0), 0.95, by_runs)
+    [change] = [each.change for each in found if each.change]
+    assert (found[2].change, change.value, change.low) == (change, 0.8, 0.8)
+
+
 def test_equal_versions_hardly_ever_show_a_change() -> None:
     wrong = sum(
         any(p.change for p in _changes(points([100] * 10, 0.02, seed), 0.95, by_runs=False))
