@@ -21,7 +21,7 @@ from raysuite.errors import UserError
 
 
 class LocalBackend:
-    """Runs the agent as one process, identified by its id and its start time."""
+    """Runs the agent as one process, identified by its id and its birth."""
 
     ask_s = (0.5, 0.5)
 
@@ -45,9 +45,7 @@ class LocalBackend:
         finally:
             os.close(log)
         pid = process.pid
-        found: dict[str, object] = {"job": str(pid), "host": this_host(), "birth": birth_of(pid)}
-        with contextlib.suppress(psutil.Error):
-            found["started"] = psutil.Process(pid).create_time()
+        found = {"job": str(pid), "host": this_host(), "birth": birth_of(pid)}
         return cluster.model_copy(update=found)
 
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
@@ -91,11 +89,11 @@ def remove_temp(temp: str) -> None:
 
 
 def _is_here(cluster: Cluster) -> bool:
-    return cluster.host in ("", this_host())  # files of older versions contain no host
+    return cluster.host in ("", this_host())  # empty until the agent has started
 
 
 def _agent(cluster: Cluster) -> psutil.Process | None:
     """The agent's process; None if it has ended, even if its id was reused."""
     if not cluster.job or not _is_here(cluster):
         return None
-    return find_process(int(cluster.job), cluster.birth, cluster.started)
+    return find_process(int(cluster.job), cluster.birth)

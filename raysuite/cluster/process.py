@@ -17,7 +17,6 @@ from typing import Any
 
 import psutil
 
-_SAME_START_S = 1.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _START = 19
 """Index of starttime, field 22 of /proc/PID/stat, counted from field 3 (proc_pid_stat(5))."""
@@ -26,8 +25,8 @@ _START = 19
 def birth_of(pid: int) -> str:
     """An id that no later process with this pid has: the boot's id and the clock tick of the start.
 
-    Unlike psutil's `create_time`, it does not change with the system clock. Empty if there is no
-    /proc, or if the process has ended.
+    Unlike psutil's `create_time`, it does not change with the system clock. Empty if the process
+    has ended.
     """
     try:
         said = Path(f"/proc/{pid}/stat").read_bytes()
@@ -46,21 +45,13 @@ def own_age_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
 
 
-def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
-    """The process with this id and birth; None if it has ended, even if its id was reused.
-
-    If `birth` or the birth of the process with this id is unknown, the start time of that process
-    must be within 1 s of `began` (seconds since 1970).
-    """
-    now = birth_of(pid)
-    try:
+def find_process(pid: int, birth: str) -> psutil.Process | None:
+    """The process with this id and birth; None if it has ended, even if its id was reused."""
+    with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        begins_then = abs(process.create_time() - began) < _SAME_START_S
-        same = birth == now if birth and now else begins_then
-        ended = process.status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return None
-    return process if same and not ended else None
+        if birth_of(pid) == birth and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None
 
 
 TEMP = "RAY_TMPDIR"

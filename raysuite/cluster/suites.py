@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
 from pydantic import Field, ValidationError
 
 from raysuite.cluster import private
@@ -285,8 +284,8 @@ def _take(descriptor: int) -> bool:
 
 
 def _ourselves() -> dict[str, object]:
-    pid, began = os.getpid(), psutil.Process().create_time()
-    return {"host": socket.gethostname(), "pid": pid, "since": began, "birth": birth_of(pid)}
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "birth": birth_of(pid)}
 
 
 def _holder(results: Path) -> dict[str, object]:
@@ -303,10 +302,9 @@ def _lives(holder: dict[str, object]) -> bool:
     if holder.get("host") != socket.gethostname() or holder.get("pid") == os.getpid():
         return False
     try:
-        pid, began = int(str(holder["pid"])), float(str(holder["since"]))
+        return find_process(int(str(holder["pid"])), str(holder["birth"])) is not None
     except (KeyError, ValueError):
         return False
-    return find_process(pid, str(holder.get("birth", "")), began) is not None
 
 
 def _file(cluster: ClusterFolder, results: Path) -> Path:

@@ -33,7 +33,7 @@ def clear_away(
     for node in [*left.values(), *folder.nodes()]:
         if node.host != place.host or not node.temp:
             continue
-        if find_process(node.pid, node.birth, node.began):
+        if find_process(node.pid, node.birth):
             wrong.append(f"agent {node.pid} runs, with {node.temp}; `kill {node.pid}` ends both")
             continue
         for pid in kill_left_behind(node.temp):
@@ -73,11 +73,9 @@ def _not_ours(node: Node) -> str:
         return "it is not a folder of yours"
     if found.st_mode & 0o077:
         return f"it is open to others (mode {stat.S_IMODE(found.st_mode):o})"
-    try:
-        nonce = (temp / NONCE).read_text("ascii")
-    except FileNotFoundError:
-        nonce = ""  # agents of older versions did not write this file
-    return "" if nonce == node.nonce else "another cluster's agent made it"
+    nonce = temp / NONCE
+    is_its_own = nonce.exists() and nonce.read_text("ascii") == node.nonce
+    return "" if is_its_own else "another cluster's agent made it"
 
 
 def _bring_home(

@@ -284,7 +284,7 @@ def test_a_folder_on_a_full_disk_is_not_writable(tmp_path: Path) -> None:
 def test_a_driver_on_another_host_may_live(tmp_path: Path, cluster: ClusterFolder) -> None:
     results = made_results(tmp_path, "a")
     register(cluster, Suite(results=results, folder=tmp_path))
-    here = {"host": os.uname().nodename, "pid": 2**22 + 1, "since": 0.0, "birth": ""}
+    here = {"host": os.uname().nodename, "pid": 2**22 + 1, "birth": ""}
     for told, drives, is_resumed in (
         ("", False, False),  # it ended by itself
         (json.dumps({**here, "host": "elsewhere"}), True, False),
