@@ -66,7 +66,7 @@ class Finding:
     fix: str = ""
 
 
-def works(what: str, note: str = "") -> Finding:
+def works(what: str, note: str) -> Finding:
     """A check that passed."""
     return Finding(what, State.WORKS, note)
 

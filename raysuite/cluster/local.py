@@ -7,15 +7,13 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 import psutil
 
-from raysuite.cluster import private
 from raysuite.cluster.backend import JobState
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of, find_process
-from raysuite.cluster.state_files import NONCE, Cluster
+from raysuite.cluster.state_files import Cluster
 from raysuite.cluster.variables import with_site
 from raysuite.errors import UserError
 
@@ -77,15 +75,6 @@ class LocalBackend:
 def this_host() -> str:
     """This host's name without its domain, which can change with the network."""
     return platform.node().partition(".")[0]
-
-
-def remove_temp(temp: str) -> None:
-    """Remove the temporary folder of a killed agent, if it belongs to this user."""
-    path = Path(temp)
-    if temp and path.name.startswith("rs-") and not path.is_symlink():
-        with contextlib.suppress(OSError):
-            if path.stat().st_uid == os.getuid():
-                private.remove(path, last=NONCE)
 
 
 def _is_here(cluster: Cluster) -> bool:

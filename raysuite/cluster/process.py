@@ -108,13 +108,19 @@ def kill_found(find: Callable[[], Sequence[psutil.Process]]) -> list[int]:
 def with_variable(name: str, value: str) -> list[psutil.Process]:
     """All processes of this user whose environment variable `name` is `value`."""
     found = []
+    for process in _of_this_user():
+        with contextlib.suppress(psutil.Error):
+            zombie = process.status() == psutil.STATUS_ZOMBIE
+            if not zombie and process.environ().get(name) == value:
+                found.append(process)
+    return found
+
+
+def _of_this_user() -> Iterator[psutil.Process]:
+    psutil.process_iter.cache_clear()  # the cache holds ended processes, whose ids may be reused
     for process in psutil.process_iter(["uids"]):
         if process.info["uids"] and process.info["uids"].real == os.getuid():
-            with contextlib.suppress(psutil.Error):
-                zombie = process.status() == psutil.STATUS_ZOMBIE
-                if not zombie and process.environ().get(name) == value:
-                    found.append(process)
-    return found
+            yield process
 
 
 def _left_behind(temp: str) -> list[psutil.Process]:
@@ -126,13 +132,9 @@ def _left_behind(temp: str) -> list[psutil.Process]:
     """
     found = []
     inside = f"{temp}/"
-    psutil.process_iter.cache_clear()  # the cache holds ended processes, whose ids may be reused
-    for process in psutil.process_iter(["cmdline", "uids"]):
-        words = process.info["cmdline"] or [""]
-        uids = process.info["uids"]
-        if not uids or uids.real != os.getuid():
-            continue
+    for process in _of_this_user():
         with contextlib.suppress(psutil.Error):
+            words = process.cmdline() or [""]
             if words[0].startswith("ray::"):
                 paths = {file.path for file in process.open_files()} - {f"{inside}{LOCK}"}
                 works = any(path.startswith(inside) for path in paths)

@@ -105,7 +105,7 @@ class MlflowKeeper:
 
     def _do(self, now: float) -> None:
         ended = self._children.status(self.server.NAME) is not None
-        if ended and (self.answers or self._answered):
+        if ended and self._answered:
             self._start_again(now)
         elif not self.answers:
             self._await(ended, now)
@@ -340,17 +340,16 @@ class HeadNode:
         """Write the cluster's addresses, even before Ray answers: the other nodes then try to
         connect until Ray answers, so no time is lost."""
         node, mlflow = self._node, self._mlflow
+        assert mlflow is not None
         node.folder.write(
             Head(
                 host=node.place.host,
                 gcs=f"{node.address}:{node.ports.gcs}",
                 client=f"ray://{self._outside}:{node.ports.client}",
                 dashboard=f"http://{self._outside}:{node.ports.dashboard}",
-                mlflow=""
-                if mlflow is None or mlflow.error
-                else f"http://{self._outside}:{node.ports.mlflow}",
-                mlflow_answers=mlflow is not None and mlflow.answers,
-                mlflow_error="" if mlflow is None else mlflow.error,
+                mlflow="" if mlflow.error else f"http://{self._outside}:{node.ports.mlflow}",
+                mlflow_answers=mlflow.answers,
+                mlflow_error=mlflow.error,
                 incarnation=node.place.incarnation,
             )
         )

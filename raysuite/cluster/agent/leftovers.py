@@ -8,10 +8,10 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from raysuite.cluster import private
 from raysuite.cluster.agent.mlflow import ANSWERED, DATABASE, MlflowServer
 from raysuite.cluster.agent.place import Place, find_place
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.local import remove_temp
 from raysuite.cluster.process import find_process, kill_left_behind
 from raysuite.cluster.state_files import NONCE, Cluster, Node
 from raysuite.spec.site import LocalSite
@@ -47,7 +47,7 @@ def clear_away(
         except (OSError, sqlite3.Error) as error:
             wrong.append(f"MLflow's database cannot be copied: {error}; it stays in {node.temp}")
         else:
-            remove_temp(node.temp)
+            private.remove(Path(node.temp), last=NONCE)
     for path, node in left.items():
         if node.host == place.host and not Path(node.temp).exists():
             path.unlink(missing_ok=True)

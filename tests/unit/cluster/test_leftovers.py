@@ -174,7 +174,7 @@ def test_a_folder_that_is_not_the_agents_is_left_alone(
     folder: ClusterFolder, temp: Path, cluster: Cluster, tmp_path: Path, how: str
 ) -> None:
     keep_older(folder, "ours")
-    kill_agent(folder, temp, nonce="a" if how == "nonce" else "")
+    kill_agent(folder, temp, nonce="a" if how == "nonce" else "own")
     if how == "mode":
         temp.chmod(0o750)
     if how == "link":
