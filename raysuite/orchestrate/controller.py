@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from raysuite.errors import RunError, StorageError
 from raysuite.orchestrate.capacity import Capacity, alive_nodes
@@ -44,20 +43,13 @@ class BrokenRunError(Exception):
         self.disk_full = disk_full
 
 
-class Nodes(Protocol):
-    """Finds the workers' nodes that have died."""
-
-    def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes. With `patient`, give Ray time to detect them."""
-
-
 class FailureRecorder:
     """Writes RunFailed for a run that raised an exception, or whose workers died too often.
 
     A group's runs are executed in order, so the first run that has not ended is the current run.
     """
 
-    def __init__(self, plans: Sequence[RunPlan], results: Path, nodes: Nodes) -> None:
+    def __init__(self, plans: Sequence[RunPlan], results: Path, nodes: NodeKeeper) -> None:
         self._plans = plans
         self._results = Results(results)
         self._nodes = nodes
@@ -167,8 +159,8 @@ class NodeKeeper:
         wait_s: float,
         results: Path,
         hosts_file: Path,
-        run_ids: Sequence[str] = (),
-        deadline: float | None = None,
+        run_ids: Sequence[str],
+        deadline: float | None,
     ) -> None:
         self.hosts_file = hosts_file
         """A file that is written when the workers have started: node id -> host."""
@@ -189,7 +181,7 @@ class NodeKeeper:
         Raises NodesGoneError, StoppedWaitingError, NothingLeftError, DeadlineError.
         """
         results = Results(self._results)
-        if self._run_ids and not any(is_left(results.end_of(each)) for each in self._run_ids):
+        if not any(is_left(results.end_of(each)) for each in self._run_ids):
             raise NothingLeftError("all runs have ended")
         deadline = time.monotonic() + self._wait_s
         while (fit := self._need.fit(left := Capacity.now())) < self._need.workers:

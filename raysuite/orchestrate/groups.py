@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ _RAY = "ray-train"
 class Segment:
     """A segment of a run: the epochs of a trial between two comparisons of the sweep's trials."""
 
-    name: str | None
+    checkpoint: str | None
     """Name of the segment's checkpoint; checkpoints with other names are ignored. None: the
     checkpoint of the whole run."""
     until: int | None
@@ -94,17 +95,21 @@ def work_config(
     plans: Sequence[RunPlan], results: Path, segment: Segment | None = None
 ) -> dict[str, Any]:
     """The workers' arguments as plain data: plans, or a segment of one plan."""
-    part = segment and {
-        "checkpoint": segment.name,
-        "until": segment.until,
-        "taken": segment.taken,
-    }
     return {
         "plans": [plan.model_dump(mode="json") for plan in plans],
         "results": str(results),
         "path": os.getcwd(),
-        **(part or {}),
+        **(asdict(segment) if segment else {}),
     }
+
+
+def work_in(folder: str) -> None:
+    """Change to the driver's working folder, and add it to the import path: relative paths and the
+    user's own modules are found there."""
+    if os.path.isdir(folder):  # processes of an existing cluster start elsewhere
+        os.chdir(folder)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def checkpoint_folder(results: Results, name: str) -> Path:

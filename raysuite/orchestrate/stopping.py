@@ -29,7 +29,6 @@ from raysuite.train.stop_together import Prune, Signals, Stop
 FILE = "stop.json"
 _PRUNED = "pruned"
 """Key in the file for runs that are to end: run id -> Prune."""
-_CONNECT_S = 3.0
 _AGENT_S = 1.0
 """Seconds to wait after a signal: if the head's agent has received it too, the agent records it in
 this time. `ray job stop` gives a driver 3 s."""
@@ -119,7 +118,7 @@ class StopWatch:
         try:
             head = self._cluster.head()
             if head is not None:
-                check_listening(head.gcs, _CONNECT_S)
+                check_listening(head.gcs)
             return head is not None
         except (UserError, OSError):
             return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,25 +45,16 @@ class _Backend(Backend):
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
-        address = worker_group.execute_single(0, _open_store)
-        hosts = worker_group.execute(_join_store, *address)
+        address = worker_group.execute_single(0, _call, "open_store")
+        hosts = worker_group.execute(_call, "join_store", *address)
         assert isinstance(backend_config, _Config)
         backend_config.hosts_file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(backend_config.hosts_file, json.dumps(dict(hosts)).encode())
 
 
-def _open_store() -> tuple[str, int]:
-    from raysuite.orchestrate.rendezvous import open_store
-
-    return open_store()
-
-
-def _join_store(host: str, port: int) -> tuple[str, str]:
-    """Join the store; return the worker's node id and host."""
-    from raysuite.orchestrate.rendezvous import join_store
-
-    join_store(host, port)
-    return ray.get_runtime_context().get_node_id(), socket.gethostname()
+def _call(name: str, *given: Any) -> Any:
+    """Call a function of `rendezvous`, which imports torch, on a worker."""
+    return load(f"raysuite.orchestrate.rendezvous:{name}")(*given)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from raysuite.cluster.variables import RUN_SETTINGS
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.capacity import Capacity
 from raysuite.orchestrate.leaving_nodes import reporting
-from raysuite.orchestrate.suite import Listener, fit
+from raysuite.orchestrate.suite import Listener, fit, planned
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import most_epochs
 from raysuite.records import Results
@@ -55,7 +55,7 @@ def run(
     if not (results.folder / "plan.json").exists():
         results.write_plans([])
     stopping.request_stop(results.folder, None)
-    plans = [RunPlan.model_validate(plan) for plan in results.plans()]
+    plans = planned(results)
     scheduler = JournaledScheduler(search, results, most_epochs(document, search))
     if resume:
         scheduler.replay(plans)

@@ -94,8 +94,9 @@ class Cluster:
 
 
 def keeper_of(results: Path, wait_s: float = 60.0, deadline: float | None = None) -> NodeKeeper:
+    plan = plan_of()
     return NodeKeeper(
-        Need.of(plan_of()), wait_s, results, results / "hosts.json", deadline=deadline
+        Need.of(plan), wait_s, results, results / "hosts.json", [plan.run_id], deadline
     )
 
 
@@ -120,7 +121,7 @@ def test_it_is_waited_for_so_long_and_no_longer(
         "4 workers with 1 CPU each need more than the 1 node(s) that are left: 2 CPUs and 0 GPUs "
         "hold 2, and no node returned within 0.3 s"
     )
-    assert (raised.value.message, str(raised.value)) == (message, message)
+    assert str(raised.value) == message
 
 
 def test_who_waits_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +168,7 @@ def test_no_workers_start_for_runs_that_have_all_ended(
 ) -> None:
     cluster, results = Cluster(monkeypatch, FULL), Results(tmp_path)
     plans = [plan_of(), plan_of("workers: 2")]
-    keeper = NodeKeeper(Need.of(plans[0]), 60.0, tmp_path, tmp_path / "h", ["another"])
+    keeper = NodeKeeper(Need.of(plans[0]), 60.0, tmp_path, tmp_path / "h", ["another"], None)
     keeper.wait()
     keeper.follow(plans, None)
     for looks, plan in enumerate(plans, 1):
