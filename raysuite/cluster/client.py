@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from raysuite.cluster import private
 from raysuite.cluster.agent.leftovers import clear_local
-from raysuite.cluster.backend import Backend, JobState
+from raysuite.cluster.backend import JobState
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError, RefusedError
 from raysuite.cluster.folder import ClusterFolder, all_folders, folder_of, prepare
 from raysuite.cluster.hosts import HostsBackend
@@ -216,16 +216,11 @@ State = Literal["waiting", "starting", "up", "stopping", "ended", "failed", "sta
 example in a power failure."""
 
 
-_BACKENDS: dict[str, Callable[[], Backend]] = {
-    "local": LocalBackend,
-    "slurm": SlurmBackend,
-    "hosts": HostsBackend,
-}
-
-
-def backend_of(cluster: Cluster) -> Backend:
+def backend_of(cluster: Cluster) -> LocalBackend | SlurmBackend:
     """The backend for this cluster's kind of site."""
-    return _BACKENDS[cluster.backend]()
+    if cluster.backend == "slurm":
+        return SlurmBackend()
+    return HostsBackend() if cluster.backend == "hosts" else LocalBackend()
 
 
 def state_of(cluster: Cluster) -> JobState:

@@ -19,11 +19,13 @@ from raysuite.errors import UserError
 
 
 class LocalBackend:
-    """Runs the agent as one process, identified by its id and its birth."""
+    """Starts, watches and ends the agent of a cluster: one process, known by its id and birth."""
 
     ask_s = (0.5, 0.5)
+    """Seconds between two queries of a job's state: the first interval, and the longest."""
 
     def start(self, folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
+        """Start `command` once on each node; return `cluster` with the id of its job."""
         log = os.open(folder.logs / "agent.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
         try:
             process = subprocess.Popen(
@@ -47,6 +49,7 @@ class LocalBackend:
         return cluster.model_copy(update=found)
 
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
+        """The state of each cluster's job, in order; one query asks for all states."""
         return [self._state(cluster) for cluster in clusters]
 
     def _state(self, cluster: Cluster) -> JobState:
@@ -57,19 +60,18 @@ class LocalBackend:
         return JobState("running", "running", hosts=(this_host(),))
 
     def end(self, cluster: Cluster) -> None:
-        agent = _agent(cluster)
-        if agent:
+        """Request the end of the agents."""
+        if agent := _agent(cluster):
             with contextlib.suppress(psutil.Error):
                 agent.terminate()
 
     def kill(self, cluster: Cluster) -> None:
-        agent = _agent(cluster)
-        if agent is None:
-            return
-        with contextlib.suppress(psutil.Error):
-            for process in [agent, *agent.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+        """Kill the processes that did not end on request."""
+        if agent := _agent(cluster):
+            with contextlib.suppress(psutil.Error):
+                for process in [agent, *agent.children(recursive=True)]:
+                    with contextlib.suppress(psutil.Error):
+                        process.kill()
 
 
 def this_host() -> str:

@@ -425,7 +425,7 @@ longer lists it."""
 
 
 class SlurmBackend:
-    """Runs each cluster as one job."""
+    """Runs each cluster as one job; the methods are those of LocalBackend."""
 
     ask_s = (10.0, 30.0)
 
