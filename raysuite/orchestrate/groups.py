@@ -82,9 +82,7 @@ def make_trainer(
             placement_strategy=resources.placement.upper(),
         ),
         RunConfig(
-            name=name,
-            storage_path=str(folder),
-            worker_runtime_env=runtime_env(plans[0], results),
+            name=name, storage_path=str(folder), worker_runtime_env=runtime_env(plans[0], results)
         ),
         FailureRecorder(plans, results, keeper),
         keeper,

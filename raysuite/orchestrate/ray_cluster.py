@@ -291,10 +291,7 @@ def _initialize(**options: Any) -> None:
     try:
         with interrupted_afterwards(), search_path() as runtime_env:
             ray.init(
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env=runtime_env,
-                **options,
+                log_to_driver=False, logging_level=logging.ERROR, runtime_env=runtime_env, **options
             )
     finally:
         if is_main:

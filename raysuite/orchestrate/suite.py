@@ -127,11 +127,7 @@ class Listener:
 
 
 def run(
-    plans: Sequence[RunPlan],
-    results: Results,
-    nodes: int,
-    listener: Listener,
-    on_ray: bool = True,
+    plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listener, on_ray: bool = True
 ) -> Stop | None:
     """Execute the unfinished runs; return the request that stopped the suite early, if any.
 
@@ -212,10 +208,7 @@ def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
 
 
 def fit(
-    work: Any,
-    results: Results,
-    listener: Listener,
-    shut_down: Callable[[], None] | None = None,
+    work: Any, results: Results, listener: Listener, shut_down: Callable[[], None] | None = None
 ) -> tuple[Exception | None, Stop | None]:
     """Run a trainer, or a tuner, to its end.
 

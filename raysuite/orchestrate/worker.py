@@ -35,12 +35,7 @@ from raysuite.records.ends import is_left
 from raysuite.records.journal import recorded_epochs
 from raysuite.records.system import system_file
 from raysuite.train.batch_search import search_batch
-from raysuite.train.checkpoint import (
-    latest_checkpoint,
-    places,
-    remove_checkpoint,
-    remove_partial,
-)
+from raysuite.train.checkpoint import latest_checkpoint, places, remove_checkpoint, remove_partial
 from raysuite.train.out_of_memory import figures, is_out_of_memory
 from raysuite.train.recording import recorded
 from raysuite.train.world import is_peer_loss, torch_device
