@@ -28,21 +28,22 @@ def birth_of(pid: int) -> str:
     Unlike psutil's `create_time`, it does not change with the system clock. Empty if the process
     has ended.
     """
-    try:
-        said = Path(f"/proc/{pid}/stat").read_bytes()
-        boot = _BOOT.read_text("ascii").strip()
-    except OSError:
-        return ""
-    fields = said.rpartition(b")")[2].split()  # the program's name before `)` may contain anything
-    return f"{boot}:{int(fields[_START])}"
+    with contextlib.suppress(OSError):
+        return f"{_BOOT.read_text('ascii').strip()}:{_start_ticks(pid)}"
+    return ""
 
 
-def own_age_s() -> float:
-    """Seconds since this process was started, with a resolution of 10 ms; on Linux only. (The start
-    times of psutil have a resolution of a second, like its boot time.)"""
-    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    since_boot = int(fields[_START]) / os.sysconf("SC_CLK_TCK")
+def age_s(pid: int) -> float:
+    """Seconds since a process was started, with a resolution of 10 ms; on Linux only. Raises
+    OSError if the process has ended. (psutil's start times have errors of up to a second, because
+    its boot time is in whole seconds.)"""
+    since_boot = _start_ticks(pid) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
+
+
+def _start_ticks(pid: int) -> int:
+    said = Path(f"/proc/{pid}/stat").read_bytes()
+    return int(said.rpartition(b")")[2].split()[_START])  # the name before `)` may contain anything
 
 
 def find_process(pid: int, birth: str) -> psutil.Process | None:

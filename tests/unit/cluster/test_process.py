@@ -6,11 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 
-from raysuite.cluster.process import ProcessTree, birth_of, find_process
+from raysuite.cluster.process import ProcessTree, age_s, birth_of, find_process
 
 
 def test_a_process_is_found_by_its_id_and_birth() -> None:
@@ -40,6 +41,15 @@ def test_one_that_has_ended_is_not_found() -> None:
         assert find_process(ended.pid, birth) is None, "a zombie"
     assert find_process(ended.pid, birth) is None
     assert birth_of(ended.pid) == ""
+
+
+def test_the_age_of_a_process_is_exact_to_the_tick() -> None:
+    before = time.time()
+    with subprocess.Popen(["sleep", "600"]) as process:
+        after = time.time()
+        began = time.time() - age_s(process.pid)
+        process.kill()
+    assert before - 0.02 <= began <= after + 0.02
 
 
 def test_a_tree_ends_with_grandchildren_in_groups_of_their_own() -> None:
