@@ -232,4 +232,4 @@ def _secret(file: Path) -> Finding:
 def _interface(key: str, name: str, site: Site) -> Finding:
     if Path("/sys/class/net", name).exists():
         return works(key, name)
-    return _lacking(key, f"there is no {name}", site, "`ip link` lists those that there are")
+    return _lacking(key, f"there is no {name}", site, "`ip link` lists the interfaces")

@@ -47,7 +47,7 @@ MODULES = r"""type module >/dev/null 2>&1 || source /etc/profile || true
 BODY = r"""
 set -u
 
-# SLURM warns this shell alone: sent to the step, the signal would end every process of Ray's.
+# SLURM sends its warning to this shell only: in the step, the signal would end Ray's processes.
 warn() {
   local fresh=$folder/.stop.json.$SLURM_JOB_ID
   if [[ ! -e $folder/stop.json ]]; then
@@ -66,7 +66,7 @@ suites_are_left() {
   return 1
 }
 
-# Where slurmd's own process of the step has died on a node, srun waits for that node for ever.
+# If slurmd's own process of the step has died on a node, srun waits for that node for ever.
 end_step() {
   local each
   broken=1
@@ -88,10 +88,10 @@ queue_again() {
   fi
 }
 
-# On each node, around its agent. Where the head's agent was killed, this records instead that the
-# cluster is over. The site's variables come from a file: all users of a node see argument lists.
-# Where the first host is lost, this script is lost with it, and SLURM leaves the other nodes to a
-# job without work.
+# This runs on each node, around its agent. If the head's agent was killed, it records the end of
+# the cluster. The site's variables come from a file: all users of a node see argument lists. If the
+# first host is lost, the batch script is lost too, and the job keeps the other nodes without using
+# them.
 # shellcheck disable=SC2016
 on_node='
 requeue=$1 over=$2 environment=$3 scratch=$4
@@ -617,7 +617,7 @@ def _books(site: SlurmSite) -> Iterator[Finding]:
     except SlurmError as error:
         mine, qos, why = set[str](), set[str](), str(error)
     else:
-        why = "the site's accounting lists none for you"
+        why = "SLURM's accounting lists none for you"
     wishes = [("account", site.account, mine), ("qos", site.qos, qos)]
     for what, wish, known in wishes:
         if not known:

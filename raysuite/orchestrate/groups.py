@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysuite.cluster.variables import INTERFACES
 from raysuite.plan import RunPlan
 from raysuite.records import Results
 
@@ -123,8 +124,7 @@ def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:
     (Ray Core, "Profiling", nsight; Nsight Systems User Guide, CLI options.)
     """
     interface = os.environ.get(INTERFACE)
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE") if interface else ()
-    common = {"env_vars": dict.fromkeys(names, interface)} if names else {}
+    common = {"env_vars": dict.fromkeys(INTERFACES, interface)} if interface else {}
     if plan.spec.measure.profile != "nsight":
         return common
     folder = Results(results).journal_file(plan.run_id).parent

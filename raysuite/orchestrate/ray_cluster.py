@@ -24,7 +24,7 @@ from raysuite.cluster import binding, private, ray_shortcuts, ray_start, worker_
 from raysuite.cluster.agent.ray_process import check_temp
 from raysuite.cluster.ports import held_port
 from raysuite.cluster.process import TEMP, ProcessTree, kill_left_behind
-from raysuite.cluster.variables import LOOPBACK_ONLY, RUN_SETTINGS
+from raysuite.cluster.variables import INTERFACES, LOOPBACK_ONLY, RUN_SETTINGS
 from raysuite.compiled import LibraryError
 from raysuite.errors import RayStartError, UserError
 from raysuite.lazy import load
@@ -35,7 +35,6 @@ from raysuite.orchestrate.capacity import Capacity
 # a file that is readable for all users whom the umask allows. The TCPStore, Gloo and Horovod's
 # rendezvous of its workers use loopback, because they have no authentication.
 
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 _COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 PREFIX = "rs-"
 EARLY = "torch._dynamo,pandas,raysuite.train.run"
@@ -115,7 +114,7 @@ def own_loopback(folder: Path) -> Iterator[None]:
     Horovod's rendezvous listen on every interface. An interface that the user names for Gloo or
     NCCL is kept.
     """
-    ours = LOOPBACK_ONLY | {name: "lo" for name in _INTERFACES if name not in os.environ}
+    ours = LOOPBACK_ONLY | {name: "lo" for name in INTERFACES if name not in os.environ}
     try:
         ours |= binding.bound("127.0.0.1", folder)
     except LibraryError as error:

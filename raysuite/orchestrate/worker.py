@@ -54,9 +54,8 @@ def search_group(config: dict[str, Any]) -> None:
     results = Results(Path(config["results"]))
     for plan in [RunPlan.model_validate(each) for each in config["plans"]]:
         tried = tried_file(results.folder, plan)
-        if not decided(plan.run_id, rank, partial(_shall_search, plan, results, tried)):
-            continue
-        world = place_of(plan)
+        is_next = decided(plan.run_id, rank, partial(_shall_search, plan, results, tried))
+        world = place_of(plan) if is_next else None
         if world is None:
             continue
         try:

@@ -117,18 +117,15 @@ class MlflowKeeper:
         if not ended and self.server.answers(self._children.pid(self.server.NAME)):
             self.answers = self._answered = True
             self.error, self._late = "", False
-            self._mark()
+            try:
+                self.server.mark_answered()
+            except OSError as error:
+                log.warning("MLflow's database is not copied if the head is killed: %s", error)
         elif ended:
             self._give_up(f"its server did not start: {self._end()}")
         elif now - self.began > _STARTS_S and not self._late:
             self.error, self._late = f"its server has not answered for {_STARTS_S:.0f} s", True
             log.warning("MLflow: %s; still waiting for it", self.error)
-
-    def _mark(self) -> None:
-        try:
-            self.server.mark_answered()
-        except OSError as error:
-            log.warning("MLflow's database will not be copied if the head is killed: %s", error)
 
     def _start_again(self, now: float) -> None:
         why = self._end()  # the server's own child may still run and hold the port
