@@ -26,7 +26,7 @@ from raysuite.cluster import ray_shortcuts
 from raysuite.cluster.variables import RUN_SETTINGS
 from raysuite.files import write_whole
 from raysuite.lazy import load
-from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper, NothingLeftError
+from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper
 from raysuite.plan import RunPlan
 
 _HALTS_S = 3.0
@@ -97,15 +97,11 @@ class Workers:
     def fit(self) -> None:
         """Work until no run is left, or until the workers have been asked to stop.
 
-        Raises NodesGoneError, StoppedWaitingError, LateError, DeadlineError, StorageError, and Ray
-        Train's ControllerError if no workers can be started.
+        Raises NodesGoneError, StoppedError, DeadlineError, StorageError, and Ray Train's
+        ControllerError if no workers can be started.
         """
         starts = 0
-        while True:
-            try:
-                self._keeper.wait()
-            except NothingLeftError:
-                return
+        while self._keeper.wait():
             error = self._attempt()
             if error is None:
                 return
@@ -151,7 +147,7 @@ class Workers:
             return ControllerError(error)
 
     def _poll(self) -> None:
-        """Check the time limits, twice per second. Raises LateError, DeadlineError."""
+        """Check the time limits, twice per second. Raises StoppedError, DeadlineError."""
         if self._halted.is_set():
             self._rests.set()
             threading.Event().wait()  # for ever: the thread ends with the process
