@@ -11,7 +11,7 @@ from pathlib import Path
 from raysuite.cluster.agent.mlflow import ANSWERED
 from raysuite.cluster.agent.node import node_variables
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.state_files import Node
+from raysuite.cluster.state_files import NONCE, Node
 
 
 def kill_agent(folder: ClusterFolder, temp: Path, **values: object) -> None:
@@ -21,8 +21,9 @@ def kill_agent(folder: ClusterFolder, temp: Path, **values: object) -> None:
     (temp / "mlflow" / ANSWERED).touch()
     ended = subprocess.Popen(["true"])
     ended.wait()
-    said = {"host": "here", "state": "joined", "pid": ended.pid, "temp": str(temp), **values}
-    folder.write(Node.model_validate(said))
+    (temp / NONCE).write_text("own")
+    said = {"host": "here", "state": "joined", "pid": ended.pid, "temp": str(temp), "nonce": "own"}
+    folder.write(Node.model_validate({**said, **values}))
 
 
 @contextmanager

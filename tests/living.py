@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import psutil
+import os
 
+from raysuite.cluster.process import birth_of
 from raysuite.cluster.state_files import Cluster
 from raysuite.spec.site import LocalSite
 
 
 def living(name: str = "mine") -> Cluster:
     """What `cluster up` asked for, on this machine, with this process as the agent."""
-    us = psutil.Process()
+    pid = os.getpid()
     return Cluster(
         name=name,
         site=LocalSite(name="local"),
         nodes=1,
         created=1.0,
         working_folder="/",
-        job=str(us.pid),
-        started=us.create_time(),
+        job=str(pid),
+        birth=birth_of(pid),
     )

@@ -24,7 +24,7 @@ from raysuite.files import write_whole
 from raysuite.units import human_seconds
 
 if TYPE_CHECKING:
-    from raysuite.cluster.client import Progress, Status
+    from raysuite.cluster.client import Status
     from raysuite.cluster.dashboard import RayJob
     from raysuite.cluster.folder import ClusterFolder
     from raysuite.cluster.state_files import Cluster, Head
@@ -520,7 +520,7 @@ def _wait(folder: ClusterFolder) -> None:
 
     try:
         write = _printer(folder.name)
-        wait(folder, lambda progress: write(_progress_text(progress)))
+        wait(folder, lambda status: write(_progress_text(status)))
     except NotStartedError:
         for line in down(folder, grace_s=0.0):
             print_text(line, error=True)
@@ -534,10 +534,10 @@ def _wait(folder: ClusterFolder) -> None:
         raise
 
 
-def _progress_text(progress: Progress) -> str:
-    if progress.job.phase == "waiting":
-        return f"{progress.job.state}, {progress.job.reason}"
-    return f"{progress.joined} of {progress.wanted} nodes joined"
+def _progress_text(status: Status) -> str:
+    if status.job.phase == "waiting":
+        return f"{status.job.state}, {status.job.reason}"
+    return f"{status.alive_count} of {status.wanted} nodes joined"
 
 
 def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from raysuite.cluster import private
 from raysuite.cluster.agent.leftovers import clear_local
-from raysuite.cluster.backend import Backend, JobState
+from raysuite.cluster.backend import JobState
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError, RefusedError
 from raysuite.cluster.folder import ClusterFolder, all_folders, folder_of, prepare
 from raysuite.cluster.hosts import HostsBackend
@@ -43,8 +43,7 @@ def why_not(folder: ClusterFolder, status: Status) -> str:
         lines.append(f"missing: {', '.join(missing)}")
     logs = [folder.log_of(name) for name in missing]
     for log in (*logs, folder.slurm_log, folder.logs / "agent.log"):
-        tail = last_lines(log)
-        if tail:
+        if tail := _tail(log)[-_LINES:]:
             lines += [f"the end of {log}:", *(f"  {line}" for line in tail)]
     return "\n".join(lines)
 
@@ -52,15 +51,10 @@ def why_not(folder: ClusterFolder, status: Status) -> str:
 def missing_nodes(status: Status) -> list[str]:
     """The hosts that Ray does not count as alive, among the hosts of the allocation or, if these
     are unknown, among the hosts with a state file."""
-    names = [name for each in status.job.hosts if each for name in _spelt(each)]
+    names = [name for each in status.job.hosts for name in host_names(each)]
     there = {node.host for node in status.nodes if status.is_alive(node)}
     said = [node.host for node in status.nodes]
     return [name for name in names or said if name not in there]
-
-
-def last_lines(log: Path) -> list[str]:
-    """The last lines of a log, for a message; empty if there is no log."""
-    return _tail(log)[-_LINES:]
 
 
 def _tail(log: Path) -> list[str]:
@@ -70,10 +64,6 @@ def _tail(log: Path) -> list[str]:
             return stream.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return []
-
-
-def _spelt(names: str) -> list[str]:
-    return host_names(names) if "[" in names or "," in names else [names]
 
 
 def _in_short(status: Status) -> str:
@@ -91,16 +81,6 @@ script waits 30 s for the end of the failed step."""
 
 class NotStartedError(RaysuiteError):
     """The cluster did not come up; the message names missing nodes, with their logs."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a cluster's start, as `wait` reports it."""
-
-    job: JobState
-    joined: int
-    wanted: int
-    seconds: float
 
 
 class Patience:
@@ -190,20 +170,20 @@ def _sole_command(folder: ClusterFolder) -> Iterator[None]:
         yield
 
 
-def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: None) -> Status:
-    """Wait until all nodes have joined.
+def wait(folder: ClusterFolder, tell: Callable[[Status], None] = lambda _: None) -> Status:
+    """Wait until all nodes have joined; call `tell` with the cluster's state twice per second.
 
     The site's start_timeout_seconds count from the start of the allocation, not from the job's
     submission. Raises NotStartedError if the nodes are late or the cluster has ended.
     """
     cluster = folder.cluster()
-    began, patience = time.time(), Patience(cluster.site.start_timeout_seconds)
+    patience = Patience(cluster.site.start_timeout_seconds)
     watch = Watch(cluster)
     while True:
         heads = [node.incarnation for node in folder.nodes() if node.index == 0]
         status = status_of(folder, watch.state(heads))  # a new head causes a query at once
         now = time.time()
-        tell(Progress(status.job, status.alive_count, status.wanted, now - began))
+        tell(status)
         if not status.lives:
             raise NotStartedError(why_not(folder, status))
         is_over = patience.is_over(status, now)
@@ -226,8 +206,7 @@ def _record_timings(
     first = min((node.began for node in status.nodes if node.began), default=running_since)
     seconds["step"] = max(0.0, first - running_since)
     for what in ("image", "python", "ray"):
-        longest = max((node.seconds.get(what, 0.0) for node in status.nodes), default=0.0)
-        seconds[what] = longest
+        seconds[what] = max((node.seconds.get(what, 0.0) for node in status.nodes), default=0.0)
     seconds["all"] = now - status.cluster.created
     folder.write(Timings(seconds={name: round(value, 3) for name, value in seconds.items()}))
 
@@ -237,16 +216,11 @@ State = Literal["waiting", "starting", "up", "stopping", "ended", "failed", "sta
 example in a power failure."""
 
 
-_BACKENDS: dict[str, Callable[[], Backend]] = {
-    "local": LocalBackend,
-    "slurm": SlurmBackend,
-    "hosts": HostsBackend,
-}
-
-
-def backend_of(cluster: Cluster) -> Backend:
+def backend_of(cluster: Cluster) -> LocalBackend | SlurmBackend:
     """The backend for this cluster's kind of site."""
-    return _BACKENDS[cluster.backend]()
+    if cluster.backend == "slurm":
+        return SlurmBackend()
+    return HostsBackend() if cluster.backend == "hosts" else LocalBackend()
 
 
 def state_of(cluster: Cluster) -> JobState:

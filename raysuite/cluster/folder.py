@@ -32,67 +32,27 @@ class ClusterFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __repr__(self) -> str:
-        return f"ClusterFolder({str(self.path)!r})"
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def lock(self) -> Path:
+        self.path, self.name = path, path.name
+        self.lock = path.with_name(f".{path.name}.lock")
         """The file that a command locks to start or end the cluster; `down --remove` keeps it."""
-        return self.path.with_name(f".{self.name}.lock")
-
-    @property
-    def token_file(self) -> Path:
-        return self.path / "token"
-
-    @property
-    def mlflow_file(self) -> Path:
-        return self.path / "mlflow.json"
-
-    @property
-    def mlflow(self) -> Path:
+        self.token_file = path / "token"
+        self.mlflow_file = path / "mlflow.json"
+        self.mlflow = path / "mlflow"
         """The folder of the MLflow server's artifacts, and of copies of its database. While the
         server runs, the database is on the head's disk."""
-        return self.path / "mlflow"
-
-    @property
-    def script(self) -> Path:
-        return self.path / "job.sh"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def slurm_log(self) -> Path:
-        return self.logs / "slurm.log"
-
-    @property
-    def over(self) -> Path:
+        self.script = path / "job.sh"
+        self.suites = path / "suites"
+        self.logs = path / "logs"
+        self.slurm_log = self.logs / "slurm.log"
+        self.over = path / "over"
         """A file that exists once the head's agent has ended or was killed. The batch script and
         the other nodes look for it."""
-        return self.path / "over"
-
-    @property
-    def end(self) -> Path:
+        self.end = path / "end"
         """A file that exists once `cluster down` has requested the agents' end."""
-        return self.path / "end"
-
-    @property
-    def ending(self) -> Path:
+        self.ending = path / "ending"
         """A file that the head's agent creates when a signal ends it, and removes at its next
         start. SLURM sends such a signal to all processes of a job; if this file exists, the drivers
         of suites know that the whole cluster ends."""
-        return self.path / "ending"
-
-    @property
-    def suites(self) -> Path:
-        return self.path / "suites"
 
     def log_of(self, host: str) -> Path:
         return self.logs / f"{host}.log"

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import psutil
 
 from raysuite.cluster.process import adopt_orphans, end_with_parent, kill_found, with_variable
+from raysuite.files import write_whole
 
 FOLDER = "RAYSUITE_SCRIPT_FOLDER"
 """Environment variable of all processes of a run. By this variable, the guard also finds processes
@@ -113,9 +114,7 @@ def main(words: Sequence[str]) -> None:
     code = _reaped(process.pid)
     found = Exit(code, time.perf_counter())
     over.set()
-    partial = folder / f"{_REPORT}.partial"
-    partial.write_text(json.dumps(found._asdict()), "utf-8")
-    partial.replace(folder / _REPORT)
+    write_whole(folder / _REPORT, json.dumps(found._asdict()).encode(), flush=False)
     kill_found(lambda: [*_descendants(), *with_variable(FOLDER, str(folder))])
     os._exit(0)  # the thread may still be reading
 

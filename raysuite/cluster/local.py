@@ -7,25 +7,25 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 import psutil
 
-from raysuite.cluster import private
 from raysuite.cluster.backend import JobState
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of, find_process
-from raysuite.cluster.state_files import NONCE, Cluster
+from raysuite.cluster.state_files import Cluster
 from raysuite.cluster.variables import with_site
 from raysuite.errors import UserError
 
 
 class LocalBackend:
-    """Runs the agent as one process, identified by its id and its start time."""
+    """Starts, watches and ends the agent of a cluster: one process, known by its id and birth."""
 
     ask_s = (0.5, 0.5)
+    """Seconds between two queries of a job's state: the first interval, and the longest."""
 
     def start(self, folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
+        """Start `command` once on each node; return `cluster` with the id of its job."""
         log = os.open(folder.logs / "agent.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
         try:
             process = subprocess.Popen(
@@ -45,12 +45,11 @@ class LocalBackend:
         finally:
             os.close(log)
         pid = process.pid
-        found: dict[str, object] = {"job": str(pid), "host": this_host(), "birth": birth_of(pid)}
-        with contextlib.suppress(psutil.Error):
-            found["started"] = psutil.Process(pid).create_time()
+        found = {"job": str(pid), "host": this_host(), "birth": birth_of(pid)}
         return cluster.model_copy(update=found)
 
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
+        """The state of each cluster's job, in order; one query asks for all states."""
         return [self._state(cluster) for cluster in clusters]
 
     def _state(self, cluster: Cluster) -> JobState:
@@ -61,19 +60,18 @@ class LocalBackend:
         return JobState("running", "running", hosts=(this_host(),))
 
     def end(self, cluster: Cluster) -> None:
-        agent = _agent(cluster)
-        if agent:
+        """Request the end of the agents."""
+        if agent := _agent(cluster):
             with contextlib.suppress(psutil.Error):
                 agent.terminate()
 
     def kill(self, cluster: Cluster) -> None:
-        agent = _agent(cluster)
-        if agent is None:
-            return
-        with contextlib.suppress(psutil.Error):
-            for process in [agent, *agent.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+        """Kill the processes that did not end on request."""
+        if agent := _agent(cluster):
+            with contextlib.suppress(psutil.Error):
+                for process in [agent, *agent.children(recursive=True)]:
+                    with contextlib.suppress(psutil.Error):
+                        process.kill()
 
 
 def this_host() -> str:
@@ -81,21 +79,12 @@ def this_host() -> str:
     return platform.node().partition(".")[0]
 
 
-def remove_temp(temp: str) -> None:
-    """Remove the temporary folder of a killed agent, if it belongs to this user."""
-    path = Path(temp)
-    if temp and path.name.startswith("rs-") and not path.is_symlink():
-        with contextlib.suppress(OSError):
-            if path.stat().st_uid == os.getuid():
-                private.remove(path, last=NONCE)
-
-
 def _is_here(cluster: Cluster) -> bool:
-    return cluster.host in ("", this_host())  # files of older versions contain no host
+    return cluster.host in ("", this_host())  # empty until the agent has started
 
 
 def _agent(cluster: Cluster) -> psutil.Process | None:
     """The agent's process; None if it has ended, even if its id was reused."""
     if not cluster.job or not _is_here(cluster):
         return None
-    return find_process(int(cluster.job), cluster.birth, cluster.started)
+    return find_process(int(cluster.job), cluster.birth)

@@ -11,7 +11,6 @@ import configparser
 import contextlib
 import functools
 import hmac
-import io
 import os
 import sys
 import urllib.request
@@ -147,7 +146,6 @@ def _user() -> tuple[str, str]:
 
 
 def _auth_config(user: Mlflow, database: Path) -> str:
-    config = configparser.RawConfigParser()
     values = {
         "default_permission": "NO_PERMISSIONS",
         "database_uri": sqlite_uri(database),
@@ -156,7 +154,5 @@ def _auth_config(user: Mlflow, database: Path) -> str:
         "authorization_function": f"{__name__}:authorize",
         "auth_cache_ttl_seconds": str(_PASSWORDS_KEPT_S),
     }
-    config["mlflow"] = {name: value.replace("%", "%%") for name, value in values.items()}
-    text = io.StringIO()
-    config.write(text)
-    return text.getvalue()
+    lines = [f"{name} = {value.replace('%', '%%')}\n" for name, value in values.items()]
+    return "".join(["[mlflow]\n", *lines])

@@ -33,6 +33,10 @@ reserves no CPU."""
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
+def _service(number: int) -> property:
+    return property(lambda ports: ports.first + number)
+
+
 @dataclass(frozen=True)
 class Ports:
     """A block of `size` ports, starting at `first`."""
@@ -46,46 +50,17 @@ class Ports:
         step = LOWEST + (self.first - GRID) // STEP
         return range(step, step + self.size // STEP)
 
-    @property
-    def gcs(self) -> int:
-        return self.first
-
-    @property
-    def object_manager(self) -> int:
-        return self.first + 1
-
-    @property
-    def node_manager(self) -> int:
-        return self.first + 2
-
-    @property
-    def dashboard(self) -> int:
-        return self.first + 3
-
-    @property
-    def agent_http(self) -> int:
-        return self.first + 4
-
-    @property
-    def agent_grpc(self) -> int:
-        return self.first + 5
-
-    @property
-    def runtime_env(self) -> int:
-        return self.first + 6
-
-    @property
-    def metrics(self) -> int:
-        return self.first + 7
-
-    @property
-    def mlflow(self) -> int:
-        return self.first + 8
-
-    @property
-    def client(self) -> int:
-        """Port of Ray Client, which `ray start` always starts."""
-        return self.first + 9
+    gcs = _service(0)
+    object_manager = _service(1)
+    node_manager = _service(2)
+    dashboard = _service(3)
+    agent_http = _service(4)
+    agent_grpc = _service(5)
+    runtime_env = _service(6)
+    metrics = _service(7)
+    mlflow = _service(8)
+    client = _service(9)
+    """Port of Ray Client, which `ray start` always starts."""
 
     @property
     def workers(self) -> tuple[int, int]:
@@ -151,8 +126,6 @@ def candidates(seed: str, size: int, ephemeral: tuple[int, int]) -> Iterator[int
 
 def ephemeral_range() -> tuple[int, int]:
     """Lowest and highest port that the kernel assigns to connections."""
-    if not _EPHEMERAL.exists():  # macOS, which uses IANA's range
-        return 49_152, HIGHEST
     low, high = _EPHEMERAL.read_text("ascii").split()
     return int(low), int(high)
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import psutil
 
-_SAME_START_S = 1.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _START = 19
 """Index of starttime, field 22 of /proc/PID/stat, counted from field 3 (proc_pid_stat(5))."""
@@ -26,41 +25,34 @@ _START = 19
 def birth_of(pid: int) -> str:
     """An id that no later process with this pid has: the boot's id and the clock tick of the start.
 
-    Unlike psutil's `create_time`, it does not change with the system clock. Empty if there is no
-    /proc, or if the process has ended.
+    Unlike psutil's `create_time`, it does not change with the system clock. Empty if the process
+    has ended.
     """
-    try:
-        said = Path(f"/proc/{pid}/stat").read_bytes()
-        boot = _BOOT.read_text("ascii").strip()
-    except OSError:
-        return ""
-    fields = said.rpartition(b")")[2].split()  # the program's name before `)` may contain anything
-    return f"{boot}:{int(fields[_START])}"
+    with contextlib.suppress(OSError):
+        return f"{_BOOT.read_text('ascii').strip()}:{_start_ticks(pid)}"
+    return ""
 
 
-def own_age_s() -> float:
-    """Seconds since this process was started, with a resolution of 10 ms; on Linux only. (The start
-    times of psutil have a resolution of a second, like its boot time.)"""
-    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    since_boot = int(fields[_START]) / os.sysconf("SC_CLK_TCK")
+def age_s(pid: int) -> float:
+    """Seconds since a process was started, with a resolution of 10 ms; on Linux only. Raises
+    OSError if the process has ended. (psutil's start times have errors of up to a second, because
+    its boot time is in whole seconds.)"""
+    since_boot = _start_ticks(pid) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
 
 
-def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
-    """The process with this id and birth; None if it has ended, even if its id was reused.
+def _start_ticks(pid: int) -> int:
+    said = Path(f"/proc/{pid}/stat").read_bytes()
+    return int(said.rpartition(b")")[2].split()[_START])  # the name before `)` may contain anything
 
-    If `birth` or the birth of the process with this id is unknown, the start time of that process
-    must be within 1 s of `began` (seconds since 1970).
-    """
-    now = birth_of(pid)
-    try:
+
+def find_process(pid: int, birth: str) -> psutil.Process | None:
+    """The process with this id and birth; None if it has ended, even if its id was reused."""
+    with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        begins_then = abs(process.create_time() - began) < _SAME_START_S
-        same = birth == now if birth and now else begins_then
-        ended = process.status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return None
-    return process if same and not ended else None
+        if birth_of(pid) == birth and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None
 
 
 TEMP = "RAY_TMPDIR"
@@ -117,13 +109,19 @@ def kill_found(find: Callable[[], Sequence[psutil.Process]]) -> list[int]:
 def with_variable(name: str, value: str) -> list[psutil.Process]:
     """All processes of this user whose environment variable `name` is `value`."""
     found = []
+    for process in _of_this_user():
+        with contextlib.suppress(psutil.Error):
+            zombie = process.status() == psutil.STATUS_ZOMBIE
+            if not zombie and process.environ().get(name) == value:
+                found.append(process)
+    return found
+
+
+def _of_this_user() -> Iterator[psutil.Process]:
+    psutil.process_iter.cache_clear()  # the cache holds ended processes, whose ids may be reused
     for process in psutil.process_iter(["uids"]):
         if process.info["uids"] and process.info["uids"].real == os.getuid():
-            with contextlib.suppress(psutil.Error):
-                zombie = process.status() == psutil.STATUS_ZOMBIE
-                if not zombie and process.environ().get(name) == value:
-                    found.append(process)
-    return found
+            yield process
 
 
 def _left_behind(temp: str) -> list[psutil.Process]:
@@ -135,13 +133,9 @@ def _left_behind(temp: str) -> list[psutil.Process]:
     """
     found = []
     inside = f"{temp}/"
-    psutil.process_iter.cache_clear()  # the cache holds ended processes, whose ids may be reused
-    for process in psutil.process_iter(["cmdline", "uids"]):
-        words = process.info["cmdline"] or [""]
-        uids = process.info["uids"]
-        if not uids or uids.real != os.getuid():
-            continue
+    for process in _of_this_user():
         with contextlib.suppress(psutil.Error):
+            words = process.cmdline() or [""]
             if words[0].startswith("ray::"):
                 paths = {file.path for file in process.open_files()} - {f"{inside}{LOCK}"}
                 works = any(path.startswith(inside) for path in paths)

@@ -69,14 +69,7 @@ _OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", 
 _TIMEOUT_S = 60.0
 _SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
 """Positions of a SIF file's kind and processor in its header (sylabs/sif, pkg/sif/sif.go)."""
-_ARCHITECTURES = {
-    b"01": "i386",
-    b"02": "x86_64",
-    b"04": "aarch64",
-    b"06": "ppc64le",
-    b"11": "s390x",
-    b"12": "riscv64",
-}
+_ARCHITECTURES = {b"02": "x86_64", b"04": "aarch64"}
 
 
 def check_site(site: Site, python: str) -> Iterator[Finding]:
@@ -159,9 +152,14 @@ def _exists(what: str, path: str, site: Site, writable: bool = False) -> Finding
     if there and (not writable or os.access(path, os.W_OK | os.X_OK)):
         return works(what, path)
     note = f"{path} {'cannot be written' if there else 'is not there'}"
-    if not isinstance(site, LocalSite):
-        return unsure(what, f"{note} on this node", "the compute nodes must have it")
-    return wrong(what, note, f"make it, or give another `{what}`")
+    return _lacking(what, note, site, f"make it, or give another `{what}`")
+
+
+def _lacking(what: str, note: str, site: Site, fix: str) -> Finding:
+    """A finding about this machine, which may differ from the site's compute nodes."""
+    if isinstance(site, LocalSite):
+        return wrong(what, note, fix)
+    return unsure(what, f"{note} on this node", "the compute nodes must have it")
 
 
 def _image(file: Path) -> Finding:
@@ -176,7 +174,7 @@ def _image(file: Path) -> Finding:
         )
     if header[_SIF_MAGIC] != b"SIF_MAGIC":
         return wrong("image", f"{file} is not a SIF image", "`raysuite image build` makes one")
-    built_for = _ARCHITECTURES.get(header[_SIF_ARCH], "an unknown processor")
+    built_for = _ARCHITECTURES.get(header[_SIF_ARCH], "another processor")
     if built_for != platform.machine():
         return unsure(
             "image",
@@ -188,7 +186,6 @@ def _image(file: Path) -> Finding:
 
 def _engine(site: Site) -> Finding:
     """Check that a program, or an option that a plugin adds to srun, can start the image."""
-    fix = "load its module by the site's `modules`, or ask the site for it"
     if step := step_options(site, ()):
         option = step[0].partition("=")[0]
         try:
@@ -198,12 +195,10 @@ def _engine(site: Site) -> Finding:
         note = f"srun has {option}" if there else f"`srun --help` does not name {option}"
         return works(site.engine, note) if there else wrong(site.engine, note, "ask the site")
     name = launched(site, (), ())[0]
-    found = shutil.which(name)
-    if found is not None:
+    if found := shutil.which(name):
         return works(name, found)
-    if not isinstance(site, LocalSite):
-        return unsure(name, "is not on this node's PATH; the compute nodes need it", fix)
-    return wrong(name, "is not on PATH", fix)
+    fix = "load its module by the site's `modules`, or ask the site for it"
+    return _lacking(name, "is not on PATH", site, fix)
 
 
 def _python(python: str) -> Finding:
@@ -237,6 +232,4 @@ def _secret(file: Path) -> Finding:
 def _interface(key: str, name: str, site: Site) -> Finding:
     if Path("/sys/class/net", name).exists():
         return works(key, name)
-    if not isinstance(site, LocalSite):
-        return unsure(key, f"this node has no {name}", "the compute nodes must have it")
-    return wrong(key, f"there is no {name}", "`ip link` lists those that there are")
+    return _lacking(key, f"there is no {name}", site, "`ip link` lists the interfaces")

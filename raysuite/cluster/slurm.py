@@ -47,7 +47,7 @@ MODULES = r"""type module >/dev/null 2>&1 || source /etc/profile || true
 BODY = r"""
 set -u
 
-# SLURM warns this shell alone: sent to the step, the signal would end every process of Ray's.
+# SLURM sends its warning to this shell only: in the step, the signal would end Ray's processes.
 warn() {
   local fresh=$folder/.stop.json.$SLURM_JOB_ID
   if [[ ! -e $folder/stop.json ]]; then
@@ -66,7 +66,7 @@ suites_are_left() {
   return 1
 }
 
-# Where slurmd's own process of the step has died on a node, srun waits for that node for ever.
+# If slurmd's own process of the step has died on a node, srun waits for that node for ever.
 end_step() {
   local each
   broken=1
@@ -88,10 +88,10 @@ queue_again() {
   fi
 }
 
-# On each node, around its agent. Where the head's agent was killed, this records instead that the
-# cluster is over. The site's variables come from a file: all users of a node see argument lists.
-# Where the first host is lost, this script is lost with it, and SLURM leaves the other nodes to a
-# job without work.
+# This runs on each node, around its agent. If the head's agent was killed, it records the end of
+# the cluster. The site's variables come from a file: all users of a node see argument lists. If the
+# first host is lost, the batch script is lost too, and the job keeps the other nodes without using
+# them.
 # shellcheck disable=SC2016
 on_node='
 requeue=$1 over=$2 environment=$3 scratch=$4
@@ -183,35 +183,27 @@ done
 _PLAIN = re.compile(r"[A-Za-z0-9_.,/+:@%=-]+")
 
 
-@dataclass(frozen=True)
-class Job:
-    """The values of a cluster's batch script."""
-
-    name: str
-    site: SlurmSite
-    nodes: int | str
-    """`4`, or the minimum and maximum as `2-4`."""
-    folder: str
-    """The cluster's folder, on a file system that all nodes share."""
-    working_folder: str
-    """The folder in which the cluster's jobs start."""
-    command: tuple[str, ...]
-    """The command to run once on each node: the agent with its arguments, in an image if needed."""
-
-
-def render(job: Job) -> str:
+def render(
+    site: SlurmSite, nodes: int | str, folder: Path, working_folder: str, command: Sequence[str]
+) -> str:
     """The batch script for `sbatch`.
+
+    `nodes`: `4`, or the minimum and maximum as `2-4`. `folder`: the cluster's folder, on a file
+    system that all nodes share; its name is the cluster's. `working_folder`: the folder in which
+    the cluster's jobs start. `command` runs once on each node: the agent with its arguments, in an
+    image if needed.
 
     Each value is quoted: in the header for sbatch, below it for bash. Raises UserError for a value
     that cannot be quoted.
     """
-    _check(job)
-    header = [f"#SBATCH {option}" for option in _header(job)]
-    title = f"# The Ray cluster {job.name} of raysuite, site {job.site.name or '-'}."
-    top = ["#!/bin/bash", *header, *job.site.sbatch_lines, "", title]
-    modules = [f"module load {shlex.quote(module)}" for module in job.site.modules]
-    set_up = [*job.site.prologue, *modules]
-    parts = [_lines(top), HEAD, MODULES if set_up else "", _lines(set_up), _settings(job), BODY]
+    _check(str(folder), working_folder, command)
+    header = [f"#SBATCH {option}" for option in _header(site, nodes, folder, working_folder)]
+    title = f"# The Ray cluster {folder.name} of raysuite, site {site.name or '-'}."
+    top = ["#!/bin/bash", *header, *site.sbatch_lines, "", title]
+    modules = [f"module load {shlex.quote(module)}" for module in site.modules]
+    set_up = [*site.prologue, *modules]
+    settings = _settings(site, str(folder), working_folder, command)
+    parts = [_lines(top), HEAD, MODULES if set_up else "", _lines(set_up), settings, BODY]
     return "".join(parts)
 
 
@@ -231,37 +223,31 @@ def quote_option(value: str) -> str:
     return f'"{escaped}"'
 
 
-def _check(job: Job) -> None:
+def _check(folder: str, working_folder: str, command: Sequence[str]) -> None:
     values = {
-        "the cluster's name": job.name,
-        "the cluster's folder": job.folder,
-        "the working folder": job.working_folder,
-        **{f"word {number} of the command": word for number, word in enumerate(job.command)},
+        "the cluster's folder": folder,
+        "the working folder": working_folder,
+        **{f"word {number} of the command": word for number, word in enumerate(command)},
     }
     for what, value in values.items():
         try:
             one_line(value)
         except ValueError as error:
             raise UserError(f"{what} cannot be written into a batch script: {error}") from error
-    for what, folder in (("cluster's", job.folder), ("working", job.working_folder)):
-        if not folder.startswith("/") or "\\" in folder:
+    for what, path in (("cluster's", folder), ("working", working_folder)):
+        if "\\" in path:
             raise UserError(
-                f"the {what} folder is {folder!r}; SLURM needs an absolute path without "
-                "backslashes; choose another, by RAYSUITE_HOME or by `cd`"
+                f"the {what} folder is {path!r}; SLURM needs a path without backslashes; choose "
+                "another, by RAYSUITE_HOME or by `cd`"
             )
-    try:
-        node_range(job.nodes)
-    except ValueError as error:
-        raise UserError(f"nodes: {error}") from error
 
 
-def _header(job: Job) -> Iterator[str]:
-    site = job.site
+def _header(site: SlurmSite, nodes: int | str, folder: Path, working_folder: str) -> Iterator[str]:
     gpus = ":".join(["gpu", *([site.gpu_type] if site.gpu_type else []), str(site.gpus_per_node)])
-    log = f"{job.folder}/logs/slurm.log".replace("%", "%%")  # sbatch replaces %j and similar
+    log = f"{folder}/logs/slurm.log".replace("%", "%%")  # sbatch replaces %j and similar
     options = {
-        "job-name": f"raysuite-{job.name}",
-        "nodes": job.nodes,
+        "job-name": f"raysuite-{folder.name}",
+        "nodes": nodes,
         "ntasks-per-node": 1,
         "cpus-per-task": site.cpus_per_node,
         "gres": gpus if site.gpus_per_node else None,
@@ -272,7 +258,7 @@ def _header(job: Job) -> Iterator[str]:
         "qos": site.qos,
         "constraint": site.constraint,
         "reservation": site.reservation,
-        "chdir": job.working_folder,
+        "chdir": working_folder,
         "output": log,
         "open-mode": "append",
         "signal": f"B:USR1@{site.warn_seconds}",
@@ -287,8 +273,7 @@ def _header(job: Job) -> Iterator[str]:
     yield "--requeue" if site.requeue else "--no-requeue"
 
 
-def _settings(job: Job) -> str:
-    site = job.site
+def _settings(site: SlurmSite, folder: str, working_folder: str, command: Sequence[str]) -> str:
     step = [
         "--ntasks-per-node=1",
         *([f"--cpus-per-task={site.cpus_per_node}"] if site.cpus_per_node else []),
@@ -300,14 +285,14 @@ def _settings(job: Job) -> str:
         "--no-kill",  # a lost node, or a failed agent, does not end the other agents
         "--wait=0",
         "--kill-on-bad-exit=0",
-        *step_options(site, (job.folder, job.working_folder, site.scratch)),
+        *step_options(site, (folder, working_folder, site.scratch)),
         *site.srun_lines,
     ]
     return _lines(
         [
-            f"folder={shlex.quote(job.folder)}",
+            f"folder={shlex.quote(folder)}",
             f"scratch={shlex.quote(site.scratch if site.image and '$' in site.scratch else '')}",
-            f"command=({shlex.join(job.command)})",
+            f"command=({shlex.join(command)})",
             f"step=({shlex.join(step)})",
             f"warn_seconds={site.warn_seconds}",
             f"head_restarts={site.head_restarts}",
@@ -318,7 +303,7 @@ def _settings(job: Job) -> str:
 
 # SLURM's programs
 
-TIMEOUT_S = 30.0
+_PATIENCE_S = 60.0
 """Seconds to wait for slurmctld. A busy slurmctld takes some seconds to answer."""
 
 
@@ -352,17 +337,17 @@ class NoSlurmError(SlurmError):
     """A SLURM command is not installed on this host."""
 
 
-def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
+def ask(words: Sequence[str], text: str | None = None) -> str:
     """Run a command with the input `text`; return its standard output, and with `text` also its
     standard error. Raises NoSlurmError if it is missing, SlurmError if it fails or hangs."""
     try:
         done = subprocess.run(
-            words, input=text, capture_output=True, text=True, timeout=timeout_s, check=False
+            words, input=text, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
         )
     except OSError as error:
         raise NoSlurmError(f"{words[0]} is not on PATH") from error
     except subprocess.TimeoutExpired as error:
-        raise SlurmError(f"{words[0]} did not answer within {timeout_s:.0f} s") from error
+        raise SlurmError(f"{words[0]} did not answer within {_PATIENCE_S:.0f} s") from error
     if done.returncode:
         said = done.stderr.strip() or done.stdout.strip()
         last = said.splitlines()[-1] if said else f"{words[0]} ended with status {done.returncode}"
@@ -431,7 +416,6 @@ def _gpus(gres: str) -> int:
 
 # a cluster as a job
 
-_PATIENCE_S = 60.0
 _ENDED = (
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "TIMEOUT"),
@@ -441,7 +425,7 @@ longer lists it."""
 
 
 class SlurmBackend:
-    """Runs each cluster as one job."""
+    """Runs each cluster as one job; the methods are those of LocalBackend."""
 
     ask_s = (10.0, 30.0)
 
@@ -458,11 +442,8 @@ class SlurmBackend:
         found: dict[str, dict[str, JobState]] = {}
         for where in dict.fromkeys(each.slurm_cluster for each in clusters if each.job):
             # a job that squeue does not list is gone: it is listed for some minutes after its end
-            jobs = {
-                each.job: JobState("gone")
-                for each in clusters
-                if each.job and each.slurm_cluster == where
-            }
+            mine = [each.job for each in clusters if each.job and each.slurm_cluster == where]
+            jobs = dict.fromkeys(mine, JobState("gone"))
             words = ["squeue", *_of(where), "--noheader", "--noconvert", "--states=all"]
             words += [f"--jobs={','.join(jobs)}", "--format=%A|%T|%r|%D|%N"]
             try:
@@ -500,16 +481,8 @@ def _of(where: str) -> list[str]:
 def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> str:
     """The batch script of a cluster."""
     assert isinstance(cluster.site, SlurmSite)
-    return render(
-        Job(
-            cluster.name,
-            cluster.site,
-            cluster.nodes if not cluster.most_nodes else f"{cluster.nodes}-{cluster.most_nodes}",
-            str(folder.path),
-            cluster.working_folder,
-            command,
-        )
-    )
+    nodes = f"{cluster.nodes}-{cluster.most_nodes}" if cluster.most_nodes else cluster.nodes
+    return render(cluster.site, nodes, folder.path, cluster.working_folder, command)
 
 
 def parse_states(said: str) -> dict[str, JobState]:
@@ -519,15 +492,18 @@ def parse_states(said: str) -> dict[str, JobState]:
 
 def _parsed(line: str) -> JobState:
     _, state, reason, nodes, names = line.split("|", 4)
+    hosts = (names,) if names else ()
     if state in _ENDED:
-        return JobState("gone", state, reason, (names,))
-    if not names or state == "CONFIGURING":  # no nodes are allocated, or they are booting
+        return JobState("gone", state, reason, hosts)
+    if not hosts or state == "CONFIGURING":  # no nodes are allocated, or they are booting
         return JobState("waiting", state, reason)
-    return JobState("running", state, "" if reason == "None" else reason, (names,), int(nodes))
+    return JobState("running", state, "" if reason == "None" else reason, hosts, int(nodes))
 
 
 def host_names(names: str) -> list[str]:
     """The hosts to which SLURM expands `names`, as in `node[1-3]`; [names] if scontrol fails."""
+    if not {"[", ","} & {*names}:
+        return [names]
     try:
         return _ask(["scontrol", "show", "hostnames", names]).split()
     except (SlurmError, UserError):
@@ -537,7 +513,7 @@ def host_names(names: str) -> list[str]:
 def _ask(words: Sequence[str]) -> str:
     """Run a command. Raises UserError if the program is missing, SlurmError if it fails."""
     try:
-        return ask(words, timeout_s=_PATIENCE_S)
+        return ask(words)
     except NoSlurmError as error:
         raise UserError(
             f"{words[0]} is not found: use a site of kind slurm on its login node; for a cluster "
@@ -622,20 +598,16 @@ def _nodes(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
         and group.gpus >= site.gpus_per_node
         and group.memory_mb >= memory
     )
-    asked = [
-        f"{least} nodes",
-        *([f"{site.cpus_per_node} CPUs"] if site.cpus_per_node else []),
-        *([f"{site.gpus_per_node} GPUs"] if site.gpus_per_node else []),
-        *([f"{memory} MB"] if memory else []),
-    ]
     most = max(groups, key=lambda group: (group.gpus, group.cpus))
     there = (
         f"{sum(group.nodes for group in groups)} nodes of up to {most.cpus} CPUs, "
         f"{most.gpus} GPUs and {most.memory_mb} MB"
     )
     if fitting < least:
-        note = f"asked for {' with '.join(asked[:2])}{''.join(f', {each}' for each in asked[2:])}"
-        return wrong("nodes", f"{note}; {fitting} fit", f"the partition has {there}")
+        per_node = {"CPUs": site.cpus_per_node, "GPUs": site.gpus_per_node, "MB": memory}
+        asked = ", ".join(f"{value} {unit}" for unit, value in per_node.items() if value)
+        note = f"asked for {least} nodes{asked and f' with {asked}'}; {fitting} fit"
+        return wrong("nodes", note, f"the partition has {there}")
     return works("nodes", f"{fitting} of the partition's {there} fit")
 
 
@@ -645,7 +617,7 @@ def _books(site: SlurmSite) -> Iterator[Finding]:
     except SlurmError as error:
         mine, qos, why = set[str](), set[str](), str(error)
     else:
-        why = "the site's accounting lists none for you"
+        why = "SLURM's accounting lists none for you"
     wishes = [("account", site.account, mine), ("qos", site.qos, qos)]
     for what, wish, known in wishes:
         if not known:
@@ -661,9 +633,9 @@ def _books(site: SlurmSite) -> Iterator[Finding]:
 
 def _trial(site: SlurmSite, folder: Path) -> Finding:
     """Let slurmctld check the script without queueing a job."""
-    job = Job("doctor", site, site.nodes, str(folder / "doctor"), str(Path.cwd()), ("true",))
+    text = render(site, site.nodes, folder / "doctor", str(Path.cwd()), ("true",))
     try:
-        said = ask(["sbatch", "--test-only"], text=render(job)).strip().splitlines()
+        said = ask(["sbatch", "--test-only"], text=text).strip().splitlines()
     except SlurmError as error:
         return wrong("the script", str(error), "SLURM refuses it: change the option that it names")
     return works("the script", said[-1].removeprefix("sbatch: ") if said else "SLURM takes it")

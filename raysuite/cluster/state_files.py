@@ -43,10 +43,8 @@ class Cluster(File):
     """SLURM's job id, or the process id of a local agent; empty until known."""
     slurm_cluster: str = ""
     """Name of the SLURM cluster, if `--clusters` or a variable selected it; from `sbatch`."""
-    started: float = 0.0
-    """Start time of a local agent's process, in seconds since 1970: a pid may be reused later."""
     birth: str = ""
-    """An id that no later process with this pid has, even if the clock is changed."""
+    """An id that no later process with this pid has."""
     host: str = ""
     """Host of a local agent; other hosts that share the folder cannot see the agent's process."""
 
@@ -108,7 +106,7 @@ class Node(File):
     began: float = 0.0
     """Start time of the agent's process, in seconds since 1970."""
     birth: str = ""
-    """An id that no later process with the agent's pid has, even if the clock is changed."""
+    """An id that no later process with the agent's pid has."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Durations of the phases of the node's start, in seconds."""
 

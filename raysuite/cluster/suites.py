@@ -17,11 +17,9 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
 from pydantic import Field, ValidationError
 
 from raysuite.cluster import private
@@ -68,16 +66,10 @@ class Suite(File):
     in_vain: int = 0
     """Number of resumptions that began with the progress `reached`."""
 
-
-@dataclass(frozen=True)
-class Resume:
-    """A command that resumes a suite, and the folder to run it in."""
-
-    words: tuple[str, ...]
-    folder: Path
-    results: Path
-    job: str = ""
-    """The id for the job; if empty, the job gets a new id."""
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command that resumes the suite, in `folder`."""
+        return ("raysuite", self.verb, "--resume-from", str(self.results), *self.arguments)
 
 
 def job_id() -> str:
@@ -109,8 +101,8 @@ def unregister(cluster: ClusterFolder, results: Path) -> None:
     _file(cluster, results).unlink(missing_ok=True)
 
 
-def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Resume]:
-    """The commands that resume those suites that have no driver, the oldest suite first.
+def suites_to_resume(cluster: ClusterFolder, head_is_new: bool = True) -> list[Suite]:
+    """The registered suites that have no driver, the oldest first.
 
     Suites without results, and unreadable files, are left out. Suites that were resumed several
     times without progress are unregistered. If `head_is_new` is False, a suite is resumed only if
@@ -120,12 +112,7 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
     if not head_is_new:
         found = [suite for suite in found if _has_lost_its_driver(suite.results)]
     return [
-        Resume(
-            ("raysuite", suite.verb, "--resume-from", str(suite.results), *suite.arguments),
-            suite.folder,
-            suite.results,
-            suite.job,
-        )
+        suite
         for suite in sorted(found, key=lambda suite: suite.began)
         if (suite.results / "plan.json").is_file()
         and not _is_held(suite.results)
@@ -157,13 +144,7 @@ def _reached(results: Path) -> int:
     """A number that grows with a suite's progress: the number of Records that show progress (such
     as epochs), plus for each run the highest step at which it stopped."""
     # imported on use, so that a cluster's agents start faster
-    from raysuite.records import (
-        GateVerdict,
-        RunStarted,
-        RunStopped,
-        SamplesSkipped,
-        read_journal,
-    )
+    from raysuite.records import GateVerdict, RunStarted, RunStopped, SamplesSkipped, read_journal
 
     reached = 0
     for file in results.glob("runs/*/journal.jsonl"):
@@ -285,8 +266,8 @@ def _take(descriptor: int) -> bool:
 
 
 def _ourselves() -> dict[str, object]:
-    pid, began = os.getpid(), psutil.Process().create_time()
-    return {"host": socket.gethostname(), "pid": pid, "since": began, "birth": birth_of(pid)}
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "birth": birth_of(pid)}
 
 
 def _holder(results: Path) -> dict[str, object]:
@@ -303,10 +284,9 @@ def _lives(holder: dict[str, object]) -> bool:
     if holder.get("host") != socket.gethostname() or holder.get("pid") == os.getpid():
         return False
     try:
-        pid, began = int(str(holder["pid"])), float(str(holder["since"]))
+        return find_process(int(str(holder["pid"])), str(holder["birth"])) is not None
     except (KeyError, ValueError):
         return False
-    return find_process(pid, str(holder.get("birth", "")), began) is not None
 
 
 def _file(cluster: ClusterFolder, results: Path) -> Path:

@@ -44,6 +44,9 @@ LOOPBACK_ONLY = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
+"""Environment variables with the network interface that Gloo, NCCL and Horovod use."""
+
 RAY_CLIENT = "RAYSUITE_RAY_CLIENT"
 """Environment variable with Ray Client's URL; RAY_ADDRESS has the dashboard's URL, for jobs."""
 

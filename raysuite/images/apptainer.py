@@ -1,4 +1,4 @@
-"""Apptainer: spython's client makes the commands, and this module runs them."""
+"""Find and run Apptainer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from raysuite.ending import end_group
 from raysuite.errors import MissingPartError, RaysuiteError
-
-if TYPE_CHECKING:
-    from spython.main.base import Client
 
 ENGINES = ("apptainer", "singularity")
 """Names of the program; the first one that is on PATH is used."""
@@ -36,33 +32,13 @@ def engine() -> str:
     return found
 
 
-def client(run: Callable[[list[str]], None]) -> Client:
-    """spython's client for this machine's Apptainer; the client passes each command to `run`."""
-    from spython.main import get_client
-
-    path = engine()
-
-    class Engine(type(get_client(quiet=True))):  # type: ignore[misc]
-        """Call this machine's program instead of `singularity`, and pass commands to `run`, because
-        spython keeps no log of their output."""
-
-        def _init_command(self, action: str, flags: list[str] | None = None) -> list[str]:
-            line: list[str] = super()._init_command(action, flags)
-            return [path, *(part for part in line[1:] if part != "--quiet")]
-
-        def _run_command(self, cmd: list[str], **_: Any) -> None:
-            run(cmd)
-
-    return Engine()
-
-
 def streamed(
     command: Sequence[str],
     log: Path,
     say: Callable[[str], None],
     *,
     cwd: Path,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
 ) -> None:
     """Run a command in its own process group; write each line of output to `log` and pass it to
     `say`.
@@ -76,7 +52,7 @@ def streamed(
         subprocess.Popen(
             command,
             cwd=cwd,
-            env=os.environ | dict(environment or {}),
+            env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

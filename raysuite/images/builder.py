@@ -21,7 +21,7 @@ from pathlib import Path
 
 import raysuite
 from raysuite.errors import UserError
-from raysuite.images.apptainer import client, streamed
+from raysuite.images.apptainer import engine, streamed
 from raysuite.images.recipe import (
     BASE,
     TOP,
@@ -201,15 +201,8 @@ def commands(order: Order, work: Path) -> dict[str, list[str]]:
         # Apptainer refuses an argument that a file does not use
         used = [name for name in placeholders(order.texts[layer]) if name in values]
         given = [part for name in used for part in ("--build-arg", f"{name}={values[name]}")]
-        lines[layer] = []
-        client(lines[layer].extend).build(
-            recipe=f"{layer}.def",
-            image=str(_half(out)),
-            options=lent + given,
-            sudo=False,
-            force=True,
-            quiet=True,
-        )
+        options = [*lent, *given]
+        lines[layer] = [engine(), "build", "--force", *options, str(_half(out)), f"{layer}.def"]
     return lines
 
 

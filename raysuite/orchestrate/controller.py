@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from raysuite.errors import RunError, StorageError
 from raysuite.orchestrate.capacity import Capacity, alive_nodes
@@ -44,20 +43,13 @@ class BrokenRunError(Exception):
         self.disk_full = disk_full
 
 
-class Nodes(Protocol):
-    """Finds the workers' nodes that have died."""
-
-    def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes. With `patient`, give Ray time to detect them."""
-
-
 class FailureRecorder:
     """Writes RunFailed for a run that raised an exception, or whose workers died too often.
 
     A group's runs are executed in order, so the first run that has not ended is the current run.
     """
 
-    def __init__(self, plans: Sequence[RunPlan], results: Path, nodes: Nodes) -> None:
+    def __init__(self, plans: Sequence[RunPlan], results: Path, nodes: NodeKeeper) -> None:
         self._plans = plans
         self._results = Results(results)
         self._nodes = nodes
@@ -137,20 +129,12 @@ _VERDICT_S = 40.0
 25 s (gcs_server's health checks)."""
 
 
-class StoppedWaitingError(RunError):
-    """The suite was asked to stop while it waited for nodes."""
-
-
-class LateError(RunError):
-    """The workers were asked to stop, but did not stop before the deadline."""
+class StoppedError(RunError):
+    """The suite was asked to stop while it waited for nodes, or its workers stopped too late."""
 
 
 class DeadlineError(RunError):
     """The runs exceeded their deadline."""
-
-
-class NothingLeftError(RunError):
-    """All runs of the group have ended: new workers would find nothing to do."""
 
 
 class NodeKeeper:
@@ -167,8 +151,8 @@ class NodeKeeper:
         wait_s: float,
         results: Path,
         hosts_file: Path,
-        run_ids: Sequence[str] = (),
-        deadline: float | None = None,
+        run_ids: Sequence[str],
+        deadline: float | None,
     ) -> None:
         self.hosts_file = hosts_file
         """A file that is written when the workers have started: node id -> host."""
@@ -183,18 +167,17 @@ class NodeKeeper:
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 
-    def wait(self) -> None:
-        """Wait until the cluster can hold the workers.
-
-        Raises NodesGoneError, StoppedWaitingError, NothingLeftError, DeadlineError.
+    def wait(self) -> bool:
+        """Wait until the cluster can hold the workers. Return False if all runs have ended: new
+        workers would find nothing to do. Raises NodesGoneError, StoppedError, DeadlineError.
         """
         results = Results(self._results)
-        if self._run_ids and not any(is_left(results.end_of(each)) for each in self._run_ids):
-            raise NothingLeftError("all runs have ended")
+        if not any(is_left(results.end_of(each)) for each in self._run_ids):
+            return False
         deadline = time.monotonic() + self._wait_s
         while (fit := self._need.fit(left := Capacity.now())) < self._need.workers:
             if requested_stop(self._results) is not None:
-                raise StoppedWaitingError("stopped while nodes were waited for")
+                raise StoppedError("stopped while nodes were waited for")
             self._check_deadline()
             if time.monotonic() >= deadline:
                 raise NodesGoneError(
@@ -203,13 +186,14 @@ class NodeKeeper:
                     f"within {self._wait_s:g} s"
                 )
             time.sleep(_POLL_S)
+        return True
 
     def check(self) -> None:
-        """Raise LateError if the workers were asked to stop but have not stopped in time, or
+        """Raise StoppedError if the workers were asked to stop but have not stopped in time, or
         DeadlineError if the deadline has passed. Both errors end the workers."""
         stop = requested_stop(self._results)
         if stop is not None and is_late(stop):
-            raise LateError("the workers were asked to stop and did not stop in time")
+            raise StoppedError("the workers were asked to stop and did not stop in time")
         self._check_deadline()
 
     def _check_deadline(self) -> None:

@@ -18,20 +18,13 @@ def storage_error(error: Exception | None) -> Exception | None:
     return cause if isinstance(cause, StorageError) or (cause and is_full(cause)) else None
 
 
-def nodes_gone(error: Exception | None) -> NodesGoneError | None:
-    """The error that ended a group of runs, if it is a NodesGoneError (nodes were lost and did not
-    return); else None."""
-    return error if isinstance(error, NodesGoneError) else None
-
-
 def record_lost(plan: RunPlan, results: Results, error: Exception | None) -> None:
     """Record a run whose workers ended without a result. `error` of Ray Train gives the reason."""
-    missing = nodes_gone(error)
     text = str(error).strip() if error else "its workers ended without a result"
     message = text.splitlines()[-1] if text else type(error).__name__
     full = next((each for each in _causes(error) if ray_out_of_memory(str(each))), None)
-    if missing:
-        record_failure(plan, results, "node_lost", missing.message, text)
+    if isinstance(error, NodesGoneError):
+        record_failure(plan, results, "node_lost", str(error), text)
     elif full:
         message = ray_out_of_memory(str(full))
         record_failure(plan, results, "out_of_memory", message, f"{text}\n{full}")

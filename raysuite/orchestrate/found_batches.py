@@ -11,6 +11,7 @@ from pathlib import Path
 
 from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
+from raysuite.orchestrate.controller import DeadlineError
 from raysuite.orchestrate.groups import make_trainer
 from raysuite.orchestrate.leaving_nodes import reporting
 from raysuite.orchestrate.suite import Listener, fit
@@ -104,9 +105,6 @@ def _search(
             before = [len(tried_file(folder, plan).read()) for plan in left]
             for plan in left:
                 results.journal_file(plan.run_id).unlink(missing_ok=True)
-            # imported on use, because it imports Ray
-            from raysuite.orchestrate.controller import DeadlineError
-
             trainer = make_trainer(
                 [_once(plan) for plan in left], folder, deadline=deadline, work=_SEARCH
             )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysuite.cluster.variables import INTERFACES
 from raysuite.plan import RunPlan
 from raysuite.records import Results
 
@@ -28,7 +30,7 @@ _RAY = "ray-train"
 class Segment:
     """A segment of a run: the epochs of a trial between two comparisons of the sweep's trials."""
 
-    name: str | None
+    checkpoint: str | None
     """Name of the segment's checkpoint; checkpoints with other names are ignored. None: the
     checkpoint of the whole run."""
     until: int | None
@@ -81,9 +83,7 @@ def make_trainer(
             placement_strategy=resources.placement.upper(),
         ),
         RunConfig(
-            name=name,
-            storage_path=str(folder),
-            worker_runtime_env=runtime_env(plans[0], results),
+            name=name, storage_path=str(folder), worker_runtime_env=runtime_env(plans[0], results)
         ),
         FailureRecorder(plans, results, keeper),
         keeper,
@@ -94,17 +94,21 @@ def work_config(
     plans: Sequence[RunPlan], results: Path, segment: Segment | None = None
 ) -> dict[str, Any]:
     """The workers' arguments as plain data: plans, or a segment of one plan."""
-    part = segment and {
-        "checkpoint": segment.name,
-        "until": segment.until,
-        "taken": segment.taken,
-    }
     return {
         "plans": [plan.model_dump(mode="json") for plan in plans],
         "results": str(results),
         "path": os.getcwd(),
-        **(part or {}),
+        **(asdict(segment) if segment else {}),
     }
+
+
+def work_in(folder: str) -> None:
+    """Change to the driver's working folder, and add it to the import path: relative paths and the
+    user's own modules are found there."""
+    if os.path.isdir(folder):  # processes of an existing cluster start elsewhere
+        os.chdir(folder)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def checkpoint_folder(results: Results, name: str) -> Path:
@@ -120,8 +124,7 @@ def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:
     (Ray Core, "Profiling", nsight; Nsight Systems User Guide, CLI options.)
     """
     interface = os.environ.get(INTERFACE)
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE") if interface else ()
-    common = {"env_vars": dict.fromkeys(names, interface)} if names else {}
+    common = {"env_vars": dict.fromkeys(INTERFACES, interface)} if interface else {}
     if plan.spec.measure.profile != "nsight":
         return common
     folder = Results(results).journal_file(plan.run_id).parent

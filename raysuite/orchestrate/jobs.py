@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,11 +86,10 @@ class JobServer:
 
     def job(self, name: str) -> Job:
         """The job with the id `name`. Raises UserError if there is none."""
-        known = self.jobs()
-        for job in known:
-            if job.id == name:
-                return job
-        raise UserError(f"no job {name!r} on this cluster; there {_those(known)}")
+        known = {job.id: job for job in self.jobs()}
+        if name not in known:
+            raise UserError(f"no job {name!r} on this cluster; known: {', '.join(known) or 'none'}")
+        return known[name]
 
     def newest(self) -> Job:
         """The newest job. Raises UserError if none was ever submitted."""
@@ -194,12 +193,6 @@ def _job(details: Any) -> Job:
 
 def _seconds(milliseconds: int | None) -> float | None:
     return milliseconds / 1000 if milliseconds else None
-
-
-def _those(known: Sequence[Job]) -> str:
-    if not known:
-        return "is none yet"
-    return f"are {', '.join(job.id for job in known)}"
 
 
 def _read(pieces: AsyncIterator[str]) -> Iterator[str]:

@@ -21,10 +21,6 @@ _WATCH_S = 2.0
 class NodesGoneError(RunError):
     """The remaining nodes cannot hold the run's workers, and no node returned."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
 
 @dataclass(frozen=True)
 class Need:

@@ -66,8 +66,8 @@ class Limit:
         self._work, self._samples, self._end = work, itertools.cycle(samples), end
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
 
-    def run(self, images: int, epoch: int) -> int:
-        """Process the next images; return their number."""
+    def run(self, images: int) -> None:
+        """Process the next images."""
         chosen = list(itertools.islice(self._samples, images))
 
         def work(start: int) -> None:
@@ -75,7 +75,6 @@ class Limit:
                 self._work(sample)
 
         list(self._pool.map(work, range(0, images, _CHUNK)))
-        return images
 
     def close(self) -> None:
         """End the threads, and close the files."""
@@ -193,21 +192,18 @@ def _limit(trial: Trial, stack: ExitStack) -> Timing:
         subject = reading_limit(trial.prepared, width, plan.split)
     stack.enter_context(closing(subject))
     part = width * plan.batch
-    first = 0.0
-    for epoch in itertools.count(trial.seed):  # warm-up
-        subject.run(part, epoch)
-        first = first or time.perf_counter()
-        if time.perf_counter() - first >= _WARM_S:
-            break
+    subject.run(part)
+    first = time.perf_counter()
+    while time.perf_counter() - first < _WARM_S:
+        subject.run(part)
     images, watch = 0, _Watch(torch.device("cpu"))
-    for epoch in itertools.count(trial.seed + 1):
+    while not _enough(plan, images, time.perf_counter() - watch.began):
         waits_since = time.perf_counter()
-        images += subject.run(part, epoch)
+        subject.run(part)
+        images += part
         # make short parts longer: threads wait for each other at the end of a part
         if time.perf_counter() - waits_since < plan.seconds / 10:
             part *= 2
-        if _enough(plan, images, time.perf_counter() - watch.began):
-            break
     return watch.timing(trial, images, first - began)
 
 

@@ -58,10 +58,10 @@ class Finding:
     version: str
     state: State
     note: str
-    fix: str
+    fix: str = ""
     """How to fix the part; empty if it works."""
-    required: bool
-    seconds: float
+    required: bool = False
+    seconds: float = 0.0
 
     @property
     def bad(self) -> bool:
@@ -89,7 +89,7 @@ def find_binding() -> Finding:
     found = [f"{node}: CPUs {cpu_list(topology.cpus_of(node))}" for node in topology.nodes]
     what = "workers are bound to them" if len(found) > 1 else "workers are not bound"
     note = f"memory nodes {'; '.join(found)}; {what} (resources.binding)"
-    return Finding("CPU binding", "", State.WORKS, note, "", required=False, seconds=0.0)
+    return Finding("CPU binding", "", State.WORKS, note)
 
 
 def find_compiler() -> Finding:
@@ -99,10 +99,10 @@ def find_compiler() -> Finding:
     if path is None:
         note = f"no {command}: `make setup` cannot build Horovod"
         fix = "apt-get install g++ (Debian, Ubuntu), then make setup"
-        return Finding(title, "", State.MISSING, note, fix, required=False, seconds=0.0)
+        return Finding(title, "", State.MISSING, note, fix)
     answer = subprocess.run([path, "-dumpfullversion"], capture_output=True, text=True, check=False)
     version = answer.stdout.strip()
-    return Finding(title, version, State.WORKS, path, "", required=False, seconds=0.0)
+    return Finding(title, version, State.WORKS, path)
 
 
 def try_part(part: Part) -> Finding:
@@ -130,17 +130,14 @@ def try_part(part: Part) -> Finding:
         end_group(process)  # ends a hanging rank, or a Ray that has not fully started
         process.communicate()
     if state is State.SLOW:
-        state, load = _late(), os.getloadavg()[0]
-        note = f"{note}; the load is {load:.0f} on {os.cpu_count()} processors"
+        load, processors = os.getloadavg()[0], os.cpu_count() or 1
+        note = f"{note}; the load is {load:.0f} on {processors} processors"
+        if load <= _BUSY * processors:
+            state = State.BROKEN
     slow = "try again when the machine is less busy"
     fix = {State.WORKS: "", State.SLOW: slow}.get(state, part.install)
     seconds = round(time.monotonic() - started, 1)
     return Finding(part.title, _version(part), state, note, fix, part.required, seconds)
-
-
-def _late() -> State:
-    """The state of a part that did not answer in time: broken, unless the machine is busy."""
-    return State.SLOW if os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1) else State.BROKEN
 
 
 def _version(part: Part) -> str:

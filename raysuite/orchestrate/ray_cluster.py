@@ -24,7 +24,7 @@ from raysuite.cluster import binding, private, ray_shortcuts, ray_start, worker_
 from raysuite.cluster.agent.ray_process import check_temp
 from raysuite.cluster.ports import held_port
 from raysuite.cluster.process import TEMP, ProcessTree, kill_left_behind
-from raysuite.cluster.variables import LOOPBACK_ONLY, RUN_SETTINGS
+from raysuite.cluster.variables import INTERFACES, LOOPBACK_ONLY, RUN_SETTINGS
 from raysuite.compiled import LibraryError
 from raysuite.errors import RayStartError, UserError
 from raysuite.lazy import load
@@ -35,7 +35,7 @@ from raysuite.orchestrate.capacity import Capacity
 # a file that is readable for all users whom the umask allows. The TCPStore, Gloo and Horovod's
 # rendezvous of its workers use loopback, because they have no authentication.
 
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
+_COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 PREFIX = "rs-"
 EARLY = "torch._dynamo,pandas,raysuite.train.run"
 """Modules that are imported once for all workers. (Optimisers import torch._dynamo, and Ray Train
@@ -52,12 +52,9 @@ def own_folder() -> Iterator[Path]:
     another user could replace the library and so run code as this user.
     """
     with private.temporary_folder(PREFIX) as folder, own_token(folder), own_loopback(folder):
-        defaults = {
-            # for compiled code; torch's default folder can be guessed by other users
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        }
-        defaults = {name: value for name, value in defaults.items() if name not in os.environ}
-        with _environment({TEMP: str(folder), **defaults}):
+        # for compiled code; torch's default folder can be guessed by other users
+        compiled = os.environ.get(_COMPILED, str(folder / "inductor"))
+        with _environment({TEMP: str(folder), _COMPILED: compiled}):
             try:
                 with _worker_server(folder):
                     yield folder
@@ -100,13 +97,13 @@ def own_token(folder: Path) -> Iterator[Path]:
     file = folder / "token"
     private.create(file, private.new_token())
     ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file)}
-    # for Ray, a token in the environment has priority over one in a file
-    before = {name: os.environ.pop(name, None) for name in (*ours, "RAY_AUTH_TOKEN")}
     try:
-        _set(ours)
-        yield file
+        # for Ray, a token in the environment has priority over one in a file
+        with _environment({**ours, "RAY_AUTH_TOKEN": None}):
+            ray_shortcuts.reread_environment()
+            yield file
     finally:
-        _set(before)
+        ray_shortcuts.reread_environment()
 
 
 @contextmanager
@@ -117,7 +114,7 @@ def own_loopback(folder: Path) -> Iterator[None]:
     Horovod's rendezvous listen on every interface. An interface that the user names for Gloo or
     NCCL is kept.
     """
-    ours = LOOPBACK_ONLY | {name: "lo" for name in _INTERFACES if name not in os.environ}
+    ours = LOOPBACK_ONLY | {name: "lo" for name in INTERFACES if name not in os.environ}
     try:
         ours |= binding.bound("127.0.0.1", folder)
     except LibraryError as error:
@@ -127,26 +124,22 @@ def own_loopback(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
+def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set variables within the context; None removes a variable."""
     before = {name: os.environ.get(name) for name in values}
     try:
-        os.environ.update(values)
+        _set(values)
         yield
     finally:
-        _put(before)
+        _set(before)
 
 
-def _put(values: Mapping[str, str | None]) -> None:
+def _set(values: Mapping[str, str | None]) -> None:
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def _set(values: Mapping[str, str | None]) -> None:
-    _put(values)
-    ray_shortcuts.reread_environment()
 
 
 # The module search path of Ray's workers: raysuite as installed for the driver, then the spec's
@@ -297,10 +290,7 @@ def _initialize(**options: Any) -> None:
     try:
         with interrupted_afterwards(), search_path() as runtime_env:
             ray.init(
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env=runtime_env,
-                **options,
+                log_to_driver=False, logging_level=logging.ERROR, runtime_env=runtime_env, **options
             )
     finally:
         if is_main:
@@ -338,7 +328,7 @@ def interrupted_afterwards() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def check_listening(address: str, timeout_s: float) -> None:
+def check_listening(address: str, timeout_s: float = 3.0) -> None:
     """Raise OSError if no program listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()

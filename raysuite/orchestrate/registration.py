@@ -91,7 +91,7 @@ def _best_trial(results: Results, search: dict[str, Any]) -> tuple[str, str]:
     kept = [trial for trial in found if weights_of(results, trial.run_id).is_file()]
     if not kept:
         raise UserError(
-            f"no trial of {results.folder} kept its weights: they are written when one finishes"
+            f"no trial of {results.folder} kept its weights: they are written when a trial finishes"
         )
     top, chosen = best(found, goal), best(kept, goal)
     if chosen is None or top is None:
@@ -123,8 +123,8 @@ def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
     weights = weights_of(results, run_id)
     if not weights.is_file():
         raise UserError(
-            f"{run_id} kept no trained weights ({weights} is not there): they are written when a "
-            "run finishes; choose one that did"
+            f"{run_id} kept no trained weights ({weights} does not exist): they are written when a "
+            "run finishes; choose a run that has finished"
         )
     plan = RunPlan.model_validate(plans[run_id])
     names = class_names(results.journal_file(run_id)) or plan.dataset.class_names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from datetime import timedelta
 from typing import Any
 
@@ -41,14 +42,16 @@ def store_at(host: str, port: int) -> TCPStore:
     return TCPStore(host, port, timeout=_WAIT)
 
 
-def join_store(host: str, port: int) -> None:
-    """Make the process groups of this process's runs use the store at that address."""
+def join_store(host: str, port: int) -> tuple[str, str]:
+    """Make the process groups of this process's runs use the store at that address. Return the id
+    and the host name of this node."""
     global _store
     _store = _opened or store_at(host, port)
     _store.set_timeout(_WAIT)
     use_store(_store)
     # for Horovod's rendezvous, and for a user's own strategy
     os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
+    return ray.get_runtime_context().get_node_id(), socket.gethostname()
 
 
 def decided(key: str, rank: int, decide: Any) -> Any:

@@ -16,7 +16,6 @@ import re
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +61,7 @@ _KEPT_BYTES = 64 * 1024
 """Number of bytes that are kept from the end of each rank's output."""
 _TAIL_LINES = 20
 _TRACE = "trace.json.gz"
-_MODULE = "raysuite.train.script"
+MODULE = "raysuite.train.script"
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 """Rank and exit code in torch's report of a failure
 (torch.distributed.elastic.multiprocessing.errors)."""
@@ -142,7 +141,7 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
         outputs = [output_file(scratch, rank) for rank in range(plan.workers)]
         with kept_outputs(outputs) as (kept, stream), held_port() as port:
             process = guard.start(
-                [*launcher(plan.workers, port, scratch), "-m", _MODULE, *script.words(names)],
+                [*launcher(plan.workers, port, scratch), "-m", MODULE, *script.words(names)],
                 scratch,
                 stream,
                 variables(plan, results, scratch, names),
@@ -228,11 +227,6 @@ def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
         for record in results.records(each["run_id"])
         if isinstance(record, ScriptMeasured)
     ]
-
-
-def command(words: Sequence[str]) -> list[str]:
-    """The command line of one measured rank."""
-    return [sys.executable, "-m", _MODULE, *words]
 
 
 def variables(

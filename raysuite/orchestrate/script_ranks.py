@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import sys
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -24,10 +25,10 @@ from raysuite.cluster import guard, private
 from raysuite.measure.script_steps import rank_file
 from raysuite.orchestrate.rendezvous import awaited, serve_store
 from raysuite.orchestrate.script_launch import (
+    MODULE,
     Ended,
     Stall,
     begin,
-    command,
     kept_outputs,
     variables,
     write_end,
@@ -70,7 +71,7 @@ def run_rank(
         script = plan.spec.script
         assert script is not None
         process = guard.start(
-            command(script.words(names)),
+            [sys.executable, "-m", MODULE, *script.words(names)],
             scratch,
             output,
             environment | dict(place) | _torchrun(plan, place, meeting),

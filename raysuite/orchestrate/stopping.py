@@ -29,7 +29,6 @@ from raysuite.train.stop_together import Prune, Signals, Stop
 FILE = "stop.json"
 _PRUNED = "pruned"
 """Key in the file for runs that are to end: run id -> Prune."""
-_CONNECT_S = 3.0
 _AGENT_S = 1.0
 """Seconds to wait after a signal: if the head's agent has received it too, the agent records it in
 this time. `ray job stop` gives a driver 3 s."""
@@ -63,7 +62,7 @@ class StopWatch:
         self._signals.__exit__(*error)
 
     def request(self) -> Stop | None:
-        """The first request to stop; if both come at once, the cluster's, not the signal's."""
+        """The first request to stop: the cluster's, if a signal comes at the same time."""
         if self._stop is None:
             self._stop = self._of_cluster() or self._signals.request()
             self._seen_at = time.monotonic()
@@ -119,7 +118,7 @@ class StopWatch:
         try:
             head = self._cluster.head()
             if head is not None:
-                check_listening(head.gcs, _CONNECT_S)
+                check_listening(head.gcs)
             return head is not None
         except (UserError, OSError):
             return False
@@ -149,18 +148,18 @@ def request_stop(results: Path, stop: Stop | None) -> None:
 def request_prune(results: Path, run_id: str, prune: Prune) -> None:
     """Write a request to the workers of one run of a sweep to end it for good."""
     with _writing:
-        found = _read(results) or {}
+        found = _read(results)
         _write(results, {**found, _PRUNED: {**found.get(_PRUNED, {}), run_id: asdict(prune)}})
 
 
 def requested_stop(results: Path) -> Stop | None:
     """The driver's request to the workers of these results to stop; None if there is no request."""
-    return _stop_of(_read(results) or {})
+    return _stop_of(_read(results))
 
 
 def requested_end(results: Path, run_id: str) -> Stop | Prune | None:
     """The driver's request to the workers of a run, if there is one."""
-    found = _read(results) or {}
+    found = _read(results)
     if (stop := _stop_of(found)) is not None:
         return stop
     prune = found.get(_PRUNED, {}).get(run_id)
@@ -177,12 +176,12 @@ def _write(results: Path, content: dict[str, Any] | None) -> None:
     (results / FILE).write_text(json.dumps(content), "utf-8")
 
 
-def _read(results: Path) -> dict[str, Any] | None:
-    """The content of the driver's file; None if it is null, missing, or being written."""
+def _read(results: Path) -> dict[str, Any]:
+    """The content of the driver's file; empty if it is null, missing, or being written."""
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads((results / FILE).read_text("utf-8"))
-        return found if isinstance(found, dict) else None
-    return None
+        found: dict[str, Any] | None = json.loads((results / FILE).read_text("utf-8"))
+        return found or {}
+    return {}
 
 
 def is_late(stop: Stop) -> bool:

@@ -15,9 +15,9 @@ from raysuite.errors import HeadLostError, StorageError, UserError
 from raysuite.files import write_whole
 from raysuite.orchestrate import budget, stopping
 from raysuite.orchestrate.capacity import Capacity
-from raysuite.orchestrate.failures import nodes_gone, record_lost, storage_error
+from raysuite.orchestrate.failures import record_lost, storage_error
 from raysuite.orchestrate.groups import checkpoint_folder, make_trainer
-from raysuite.orchestrate.leaving_nodes import reporting, with_fewer
+from raysuite.orchestrate.leaving_nodes import NodesGoneError, reporting, with_fewer
 from raysuite.orchestrate.ray_cluster import check_listening
 from raysuite.orchestrate.script_launch import ScriptRuns
 from raysuite.plan import RunPlan, groups
@@ -33,7 +33,6 @@ from raysuite.train.stop_together import Stop
 
 PATIENCE_S = 10.0
 """Longest time, in seconds, between the ends of the head's first and last process."""
-_CONNECT_S = 3.0
 _MEASURING_S = 120.0
 """Time limit in seconds for each of the two parts of the node check; each takes some seconds."""
 
@@ -50,7 +49,7 @@ def wait_while_reachable(address: str, patience_s: float) -> None:
     end = time.monotonic() + patience_s
     while True:
         try:
-            check_listening(address, _CONNECT_S)
+            check_listening(address)
         except OSError as error:
             raise HeadLostError(
                 f"Ray's head at {address} is gone ({error}); the suite resumes when the "
@@ -128,11 +127,7 @@ class Listener:
 
 
 def run(
-    plans: Sequence[RunPlan],
-    results: Results,
-    nodes: int,
-    listener: Listener,
-    on_ray: bool = True,
+    plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listener, on_ray: bool = True
 ) -> Stop | None:
     """Execute the unfinished runs; return the request that stopped the suite early, if any.
 
@@ -168,8 +163,8 @@ def run(
                 return stop if left else None
             if full := storage_error(error):
                 raise StorageError(str(full)) from error
-            missing = nodes_gone(error)
-            if missing is None and on_ray and _unfinished(unfinished, results):
+            missing = isinstance(error, NodesGoneError)
+            if not missing and on_ray and _unfinished(unfinished, results):
                 check_head()
             gave_up_at = Capacity.now() if missing else None
             fewer: list[RunPlan] = []
@@ -213,10 +208,7 @@ def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
 
 
 def fit(
-    work: Any,
-    results: Results,
-    listener: Listener,
-    shut_down: Callable[[], None] | None = None,
+    work: Any, results: Results, listener: Listener, shut_down: Callable[[], None] | None = None
 ) -> tuple[Exception | None, Stop | None]:
     """Run a trainer, or a tuner, to its end.
 

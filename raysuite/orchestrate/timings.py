@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
-
 from raysuite.cluster.folder import current_folder
+from raysuite.cluster.process import age_s
 from raysuite.records import Results, RunFinished
 
 PHASES = {
@@ -28,7 +28,7 @@ class Timings:
     """The phases of this command, in seconds of wall time."""
 
     def __init__(self) -> None:
-        self.began = psutil.Process().create_time()
+        self.began = time.time() - age_s(os.getpid())
         self.seconds: dict[str, float] = {"driver": time.time() - self.began}
 
     @contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from raysuite.cluster import ray_shortcuts
 from raysuite.cluster.variables import RUN_SETTINGS
 from raysuite.files import write_whole
 from raysuite.lazy import load
-from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper, NothingLeftError
+from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper
 from raysuite.plan import RunPlan
 
 _HALTS_S = 3.0
@@ -46,25 +45,16 @@ class _Backend(Backend):
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
-        address = worker_group.execute_single(0, _open_store)
-        hosts = worker_group.execute(_join_store, *address)
+        address = worker_group.execute_single(0, _call, "open_store")
+        hosts = worker_group.execute(_call, "join_store", *address)
         assert isinstance(backend_config, _Config)
         backend_config.hosts_file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(backend_config.hosts_file, json.dumps(dict(hosts)).encode())
 
 
-def _open_store() -> tuple[str, int]:
-    from raysuite.orchestrate.rendezvous import open_store
-
-    return open_store()
-
-
-def _join_store(host: str, port: int) -> tuple[str, str]:
-    """Join the store; return the worker's node id and host."""
-    from raysuite.orchestrate.rendezvous import join_store
-
-    join_store(host, port)
-    return ray.get_runtime_context().get_node_id(), socket.gethostname()
+def _call(name: str, *given: Any) -> Any:
+    """Call a function of `rendezvous`, which imports torch, on a worker."""
+    return load(f"raysuite.orchestrate.rendezvous:{name}")(*given)
 
 
 @dataclass
@@ -107,15 +97,11 @@ class Workers:
     def fit(self) -> None:
         """Work until no run is left, or until the workers have been asked to stop.
 
-        Raises NodesGoneError, StoppedWaitingError, LateError, DeadlineError, StorageError, and Ray
-        Train's ControllerError if no workers can be started.
+        Raises NodesGoneError, StoppedError, DeadlineError, StorageError, and Ray Train's
+        ControllerError if no workers can be started.
         """
         starts = 0
-        while True:
-            try:
-                self._keeper.wait()
-            except NothingLeftError:
-                return
+        while self._keeper.wait():
             error = self._attempt()
             if error is None:
                 return
@@ -161,7 +147,7 @@ class Workers:
             return ControllerError(error)
 
     def _poll(self) -> None:
-        """Check the time limits, twice per second. Raises LateError, DeadlineError."""
+        """Check the time limits, twice per second. Raises StoppedError, DeadlineError."""
         if self._halted.is_set():
             self._rests.set()
             threading.Event().wait()  # for ever: the thread ends with the process

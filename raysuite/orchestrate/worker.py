@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from raysuite.measure.host_samples import sampling
 from raysuite.orchestrate import budget
 from raysuite.orchestrate.controller import BrokenRunError
 from raysuite.orchestrate.found_batches import tried_file
-from raysuite.orchestrate.groups import checkpoint_folder
+from raysuite.orchestrate.groups import checkpoint_folder, work_in
 from raysuite.orchestrate.mailbox import Mailbox
 from raysuite.orchestrate.rendezvous import decided, store_of
 from raysuite.orchestrate.script_ranks import run_rank
@@ -36,12 +35,7 @@ from raysuite.records.ends import is_left
 from raysuite.records.journal import recorded_epochs
 from raysuite.records.system import system_file
 from raysuite.train.batch_search import search_batch
-from raysuite.train.checkpoint import (
-    latest_checkpoint,
-    places,
-    remove_checkpoint,
-    remove_partial,
-)
+from raysuite.train.checkpoint import latest_checkpoint, places, remove_checkpoint, remove_partial
 from raysuite.train.out_of_memory import figures, is_out_of_memory
 from raysuite.train.recording import recorded
 from raysuite.train.world import is_peer_loss, torch_device
@@ -60,9 +54,8 @@ def search_group(config: dict[str, Any]) -> None:
     results = Results(Path(config["results"]))
     for plan in [RunPlan.model_validate(each) for each in config["plans"]]:
         tried = tried_file(results.folder, plan)
-        if not decided(plan.run_id, rank, partial(_shall_search, plan, results, tried)):
-            continue
-        world = place_of(plan)
+        is_next = decided(plan.run_id, rank, partial(_shall_search, plan, results, tried))
+        world = place_of(plan) if is_next else None
         if world is None:
             continue
         try:
@@ -167,10 +160,7 @@ def settle(config: dict[str, Any]) -> None:
             )
             raise BrokenRunError(text, text, peer_lost=False)
         time.sleep(0.5)
-    if os.path.isdir(config["path"]):
-        os.chdir(config["path"])  # workers of an existing cluster start elsewhere
-    if config["path"] not in sys.path:
-        sys.path.insert(0, config["path"])  # the user's own models are in the spec's folder
+    work_in(config["path"])
 
 
 def place_of(plan: RunPlan) -> World | None:
@@ -232,15 +222,30 @@ def _run(
     config: dict[str, Any],
     resume: str | None,
     unread: str,
-    report: Report | None = None,
+    report: Report | None,
 ) -> None:
     folder = _checkpoint_folder(plan, results, config)
     try:
         # `resume` was sent through a store without authentication
         if resume not in (None, config.get("taken"), *map(str, places(folder))):
             raise RunError(f"{resume} is not a checkpoint of this run")
-        taken_up = Path(resume) if resume else None
-        _write_all(plan, world, results, taken_up, unread, folder, config.get("until"), report)
+        with _sampling(plan, results, world.local_rank == 0):
+            for record in recorded(
+                plan,
+                world,
+                results,
+                folder,
+                resume=Path(resume) if resume else None,
+                requested_end=lambda: requested_end(results.folder, plan.run_id),
+                until=config.get("until"),
+                unread=unread,
+            ):
+                if world.rank != 0:
+                    continue
+                if isinstance(record, EpochFinished) and report is not None:
+                    report(record)
+                if isinstance(record, RunFinished):
+                    remove_checkpoint(folder)
     except Exception as error:
         # other ranks may wait for this rank; Ray Train ends them, and the remaining runs continue
         raise _broken(error, partial(figures, plan, world)) from None
@@ -259,32 +264,3 @@ def _sampling(plan: RunPlan, results: Results, wanted: bool) -> AbstractContextM
     """Sample the load of this worker's host into the host's file, if `wanted`."""
     folder = results.journal_file(plan.run_id).parent
     return sampling(system_file(folder, socket.gethostname()) if wanted else None)
-
-
-def _write_all(
-    plan: RunPlan,
-    world: World,
-    results: Results,
-    resume: Path | None,
-    unread: str,
-    folder: Path,
-    until: int | None,
-    report: Report | None = None,
-) -> None:
-    with _sampling(plan, results, world.local_rank == 0):
-        for record in recorded(
-            plan,
-            world,
-            results,
-            folder,
-            resume=resume,
-            requested_end=lambda: requested_end(results.folder, plan.run_id),
-            until=until,
-            unread=unread,
-        ):
-            if world.rank != 0:
-                continue
-            if isinstance(record, EpochFinished) and report is not None:
-                report(record)
-            if isinstance(record, RunFinished):
-                remove_checkpoint(folder)

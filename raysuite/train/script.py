@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from raysuite.cluster.process import own_age_s
+from raysuite.cluster.process import age_s
 from raysuite.measure.script_steps import Recorder, observe, rank_file, status_bytes
 
 SETTINGS = "RAYSUITE_SCRIPT"
@@ -143,7 +143,7 @@ def main() -> None:
     settings = json.loads(os.environ.pop(SETTINGS))
     folder, rank = Path(settings["folder"]), int(os.environ["RANK"])
     _redirect(output_file(folder, rank))
-    started = time.perf_counter() - own_age_s()
+    started = time.perf_counter() - age_s(os.getpid())
     recorder = Recorder(rank_file(folder, rank), settings["check"], settings["power"])
     recorder.marks = {"process": started, "launcher": settings["launched"]}
     recorder.add(

@@ -13,7 +13,7 @@ import pytest
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.ports import free_port
 from raysuite.cluster.state_files import Stop
-from raysuite.cluster.suites import resume_commands
+from raysuite.cluster.suites import suites_to_resume
 from raysuite.records import (
     EpochFinished,
     Record,
@@ -145,16 +145,16 @@ def attempts(
     said = [first.stderr]
     cluster_folder.forget(Stop)
 
-    (resume,) = resume_commands(cluster_folder)
+    (resume,) = suites_to_resume(cluster_folder)
     assert resume.folder == workplace.folder
     assert "--no-mlflow" in resume.words
     again = workplace.start(*resume.words, "--stop-within", "300", **here)
     until(lambda: reached(workplace, RunStarted, 2) or again.process.poll() is not None)
-    assert resume_commands(cluster_folder) == [], "its driver is at work"
+    assert suites_to_resume(cluster_folder) == [], "its driver is at work"
     again.process.send_signal(signal.SIGTERM)
     assert again.wait() == 75, again.stdout + again.stderr
     said.append(again.stderr)
-    assert resume_commands(cluster_folder) == [], "a person ended it"
+    assert suites_to_resume(cluster_folder) == [], "a person ended it"
 
     (workplace.folder / "dawdle").unlink()
     words = ("raysuite", "run", "--resume-from", str(workplace.results().folder))

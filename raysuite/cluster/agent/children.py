@@ -52,9 +52,7 @@ class Children:
 
     def how_ended(self, name: str) -> str:
         """How a child ended: its signal or exit status."""
-        status = self._started[name].poll()
-        if status is None:
-            return "it had not ended"
+        status = self._started[name].wait()
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
     def end(self, name: str, patience_s: float) -> None:

@@ -11,7 +11,7 @@ import shlex
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from raysuite.cluster import ray_start
@@ -23,7 +23,7 @@ from raysuite.cluster.agent.relay import Relay
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.state_files import Alive, Head, Stop
-from raysuite.cluster.suites import RESUMED, Resume, resume_commands, taken_up
+from raysuite.cluster.suites import RESUMED, Suite, suites_to_resume, taken_up
 from raysuite.errors import RaysuiteError
 
 # Start and restart MLflow's server on the head, and copy its database to the cluster's folder.
@@ -105,7 +105,7 @@ class MlflowKeeper:
 
     def _do(self, now: float) -> None:
         ended = self._children.status(self.server.NAME) is not None
-        if ended and (self.answers or self._answered):
+        if ended and self._answered:
             self._start_again(now)
         elif not self.answers:
             self._await(ended, now)
@@ -117,18 +117,15 @@ class MlflowKeeper:
         if not ended and self.server.answers(self._children.pid(self.server.NAME)):
             self.answers = self._answered = True
             self.error, self._late = "", False
-            self._mark()
+            try:
+                self.server.mark_answered()
+            except OSError as error:
+                log.warning("MLflow's database is not copied if the head is killed: %s", error)
         elif ended:
             self._give_up(f"its server did not start: {self._end()}")
         elif now - self.began > _STARTS_S and not self._late:
             self.error, self._late = f"its server has not answered for {_STARTS_S:.0f} s", True
             log.warning("MLflow: %s; still waiting for it", self.error)
-
-    def _mark(self) -> None:
-        try:
-            self.server.mark_answered()
-        except OSError as error:
-            log.warning("MLflow's database will not be copied if the head is killed: %s", error)
 
     def _start_again(self, now: float) -> None:
         why = self._end()  # the server's own child may still run and hold the port
@@ -179,7 +176,7 @@ _SUBMIT_S = 15.0
 
 @dataclass(frozen=True)
 class _Waiting:
-    resume: Resume
+    suite: Suite
     job: str
     until: float
 
@@ -196,7 +193,7 @@ class Resuming:
 
     def begin(self) -> None:
         """Find the suites to resume; called when Ray answers."""
-        self._add(resume_commands(self._folder))
+        self._add(suites_to_resume(self._folder))
 
     def look(self, url: str) -> None:
         """Submit the remaining suites to Ray's dashboard at `url`.
@@ -210,7 +207,7 @@ class Resuming:
             except NoAnswerError:
                 return
         for results, waiting in list(self._left.items()):
-            words = shlex.join(waiting.resume.words)
+            words = shlex.join(waiting.suite.words)
             try:
                 self._hand_in(dashboard, waiting)
             except NoAnswerError as error:
@@ -223,21 +220,21 @@ class Resuming:
                 self._handed_in[results] = waiting.job
             del self._left[results]
 
-    def _add(self, resumes: Sequence[Resume]) -> None:
+    def _add(self, suites: Sequence[Suite]) -> None:
         self._next = time.monotonic() + _LOOK_EACH_S
         until = time.monotonic() + _PATIENCE_S
-        for resume in resumes:
-            job = resume.job or f"{RESUMED}{secrets.token_hex(6)}"
-            self._left.setdefault(resume.results, _Waiting(resume, job, until))
+        for suite in suites:
+            job = suite.job or f"{RESUMED}{secrets.token_hex(6)}"
+            self._left.setdefault(suite.results, _Waiting(suite, job, until))
 
-    def _without_driver(self, dashboard: Dashboard) -> list[Resume]:
+    def _without_driver(self, dashboard: Dashboard) -> list[Suite]:
         """Suites whose driver died, except suites that a running job already resumes."""
-        found = resume_commands(self._folder, head_is_new=False)
+        found = suites_to_resume(self._folder, head_is_new=False)
         if not found:
             return []
         running = {job.id for job in dashboard.jobs() if job.status in RUNNING}
         return [
-            replace(each, job="")  # a new id: the job with the old id has ended
+            each.model_copy(update={"job": ""})  # a new id: the job with the old id has ended
             for each in found
             if self._handed_in.get(each.results) not in running
         ]
@@ -245,7 +242,7 @@ class Resuming:
     def _hand_in(self, dashboard: Dashboard, waiting: _Waiting) -> None:
         # look for the job first: an earlier submission may have succeeded after its timeout
         if all(each.id != waiting.job for each in dashboard.jobs()):
-            place, command = str(waiting.resume.folder), shlex.join(waiting.resume.words)
+            place, command = str(waiting.suite.folder), shlex.join(waiting.suite.words)
             dashboard.submit(f"cd {shlex.quote(place)} && exec {command}", waiting.job)
 
 
@@ -340,17 +337,16 @@ class HeadNode:
         """Write the cluster's addresses, even before Ray answers: the other nodes then try to
         connect until Ray answers, so no time is lost."""
         node, mlflow = self._node, self._mlflow
+        assert mlflow is not None
         node.folder.write(
             Head(
                 host=node.place.host,
                 gcs=f"{node.address}:{node.ports.gcs}",
                 client=f"ray://{self._outside}:{node.ports.client}",
                 dashboard=f"http://{self._outside}:{node.ports.dashboard}",
-                mlflow=""
-                if mlflow is None or mlflow.error
-                else f"http://{self._outside}:{node.ports.mlflow}",
-                mlflow_answers=mlflow is not None and mlflow.answers,
-                mlflow_error="" if mlflow is None else mlflow.error,
+                mlflow="" if mlflow.error else f"http://{self._outside}:{node.ports.mlflow}",
+                mlflow_answers=mlflow.answers,
+                mlflow_error=mlflow.error,
                 incarnation=node.place.incarnation,
             )
         )

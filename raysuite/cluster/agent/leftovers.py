@@ -8,10 +8,10 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from raysuite.cluster import private
 from raysuite.cluster.agent.mlflow import ANSWERED, DATABASE, MlflowServer
 from raysuite.cluster.agent.place import Place, find_place
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.local import remove_temp
 from raysuite.cluster.process import find_process, kill_left_behind
 from raysuite.cluster.state_files import NONCE, Cluster, Node
 from raysuite.spec.site import LocalSite
@@ -33,7 +33,7 @@ def clear_away(
     for node in [*left.values(), *folder.nodes()]:
         if node.host != place.host or not node.temp:
             continue
-        if find_process(node.pid, node.birth, node.began):
+        if find_process(node.pid, node.birth):
             wrong.append(f"agent {node.pid} runs, with {node.temp}; `kill {node.pid}` ends both")
             continue
         for pid in kill_left_behind(node.temp):
@@ -47,7 +47,7 @@ def clear_away(
         except (OSError, sqlite3.Error) as error:
             wrong.append(f"MLflow's database cannot be copied: {error}; it stays in {node.temp}")
         else:
-            remove_temp(node.temp)
+            private.remove(Path(node.temp), last=NONCE)
     for path, node in left.items():
         if node.host == place.host and not Path(node.temp).exists():
             path.unlink(missing_ok=True)
@@ -73,11 +73,9 @@ def _not_ours(node: Node) -> str:
         return "it is not a folder of yours"
     if found.st_mode & 0o077:
         return f"it is open to others (mode {stat.S_IMODE(found.st_mode):o})"
-    try:
-        nonce = (temp / NONCE).read_text("ascii")
-    except FileNotFoundError:
-        nonce = ""  # agents of older versions did not write this file
-    return "" if nonce == node.nonce else "another cluster's agent made it"
+    nonce = temp / NONCE
+    is_its_own = nonce.exists() and nonce.read_text("ascii") == node.nonce
+    return "" if is_its_own else "another cluster's agent made it"
 
 
 def _bring_home(

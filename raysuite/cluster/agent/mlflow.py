@@ -90,7 +90,7 @@ class MlflowServer:
         """
         source = self._own / DATABASE
         if self._options.backend == "sqlite" and source.exists():
-            _copy(source, self._folder.mlflow / DATABASE, generations=_GENERATIONS)
+            _copy(source, self._folder.mlflow / DATABASE, keep=True)
 
     def _store(self) -> str:
         if self._options.url_file is not None:
@@ -147,7 +147,7 @@ def _restore(kept: Path, here: Path) -> None:
     Raises sqlite3.DatabaseError if all copies are damaged.
     """
     problems = []
-    for copy in (kept, *_older(kept, _GENERATIONS)):
+    for copy in (kept, *_older(kept)):
         if copy.exists():
             try:
                 return _copy(copy, here)
@@ -162,8 +162,8 @@ def _restore(kept: Path, here: Path) -> None:
     return None
 
 
-def _older(kept: Path, generations: int) -> list[Path]:
-    return [kept.with_name(f"{kept.name}.{number}") for number in range(1, generations + 1)]
+def _older(kept: Path) -> list[Path]:
+    return [kept.with_name(f"{kept.name}.{number}") for number in range(1, _GENERATIONS + 1)]
 
 
 def _damage(database: Path) -> str:
@@ -179,11 +179,11 @@ def _damage(database: Path) -> str:
     return "it is empty" if empty else ""
 
 
-def _copy(source: Path, target: Path, generations: int = 0) -> None:
+def _copy(source: Path, target: Path, keep: bool = False) -> None:
     """Copy a database to a file of mode 0600. `target` is replaced only by a complete copy.
 
-    Previous copies are kept as TARGET.1 (the newest) and so on, but not more often than every
-    _GENERATION_S seconds. Raises sqlite3.DatabaseError if the copy is damaged.
+    With `keep`, previous copies are kept as TARGET.1 (the newest) and so on, but not more often
+    than every _GENERATION_S seconds. Raises sqlite3.DatabaseError if the copy is damaged.
     """
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     # The file is created here, because SQLite would create it with the umask's mode. The copy needs
@@ -198,16 +198,15 @@ def _copy(source: Path, target: Path, generations: int = 0) -> None:
             origin.backup(copy)
         if problem := _damage(fresh):
             raise sqlite3.DatabaseError(f"{source}: {problem}")
-        _keep_generation(target, generations)
+        if keep and target.exists():
+            _keep_generation(target)
         os.replace(fresh, target)
     finally:  # failed copies must not accumulate on a full disk
         fresh.unlink(missing_ok=True)
 
 
-def _keep_generation(target: Path, generations: int) -> None:
-    names = [target, *_older(target, generations)]
-    if not generations or not target.exists():
-        return
+def _keep_generation(target: Path) -> None:
+    names = [target, *_older(target)]
     if names[1].exists() and time.time() - names[1].stat().st_mtime < _GENERATION_S:
         return
     for newer, older in reversed(list(itertools.pairwise(names))):

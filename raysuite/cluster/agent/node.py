@@ -22,7 +22,7 @@ from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.place import Place, find_address, interface_of
 from raysuite.cluster.agent.ray_process import answers, refuses, start_words
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.process import TEMP, birth_of
+from raysuite.cluster.process import TEMP, age_s, birth_of
 from raysuite.cluster.state_files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.variables import RAY_SETTINGS, past_proxies, variables, with_site
 from raysuite.errors import RaysuiteError
@@ -88,8 +88,8 @@ class Step:
         if "SLURM_STEP_ID" in variables and task.isdecimal():
             try:
                 self._task = psutil.Process(int(task))
-                self._holder, self.began = self._task.ppid(), self._task.create_time()
-            except psutil.Error:  # a container with its own process ids
+                self._holder, self.began = self._task.ppid(), time.time() - age_s(int(task))
+            except (psutil.Error, OSError):  # a container with its own process ids
                 self._task = None
 
     def is_lost(self) -> bool:
@@ -124,7 +124,7 @@ class ThisNode:
         self._step = Step()
         self._nonce = private.new_token()
         private.create(temp / NONCE, self._nonce)
-        self._began = psutil.Process().create_time()
+        self._began = time.time() - age_s(signals.pid)
         self._seconds = {"python": time.time() - self._began}
         if self._step.began is not None:
             self._seconds = {"image": self._began - self._step.began, **self._seconds}

@@ -30,7 +30,7 @@ class Place:
     """An id that is new at each start of the step, and equal on all nodes."""
     cpus: int | None
     gpus: int | None
-    memory: int | None
+    memory: int | None = None
     """Bytes."""
 
     @property
@@ -41,27 +41,14 @@ class Place:
 def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
     """The node of this process: from the site if it is local, else from environment variables that
     SLURM or the launcher sets."""
+    here = _file_name(platform.node())
     if isinstance(site, LocalSite):
-        return Place(
-            host=_file_name(platform.node()),
-            index=0,
-            incarnation=f"pid-{os.getpid()}",
-            cpus=site.cpus,
-            gpus=site.gpus,
-            memory=None,
-        )
+        return Place(here, 0, f"pid-{os.getpid()}", site.cpus, site.gpus)
     if isinstance(site, HostsSite):
         index, _, start = variables.get(PLACE, "").partition(":")
         if not index.isdecimal():
             raise UserError(f"{PLACE} is not set: `raysuite cluster up` starts the agents of hosts")
-        return Place(
-            host=_file_name(platform.node()),
-            index=int(index),
-            incarnation=start,
-            cpus=site.cpus_per_node,
-            gpus=site.gpus_per_node,
-            memory=None,
-        )
+        return Place(here, int(index), start, site.cpus_per_node, site.gpus_per_node)
     cpus = _number(variables, "SLURM_CPUS_ON_NODE")
     attempt = _number(variables, "SLURM_RESTART_COUNT") or 0
     step = variables.get("SLURM_STEP_ID") or variables.get("SLURM_STEPID") or ""
@@ -108,10 +95,6 @@ def _file_name(host: str) -> str:
 LOOPBACK = "127.0.0.1"
 
 
-def is_loopback(address: str) -> bool:
-    return address.startswith("127.")
-
-
 def own_addresses() -> dict[str, str]:
     """IPv4 address -> the interface that has it."""
     found = {}
@@ -137,7 +120,7 @@ def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os
     if head is not None:
         return _route_to(head)
     for candidate in _candidates(variables):
-        if candidate in ours and not is_loopback(candidate):
+        if candidate in ours and not candidate.startswith("127."):
             return candidate
     raise UserError(
         f"found no address of this node that other nodes can reach; it has "

@@ -51,7 +51,7 @@ class Population:
         name, taken = _checkpoint_name(plan.run_id, took), _copy(self._results, plan.run_id, took)
         return (
             with_values(self._document, plan, took.values),
-            replace(segment, name=name, taken=str(taken)),
+            replace(segment, checkpoint=name, taken=str(taken)),
         )
 
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:

@@ -38,8 +38,6 @@ from raysuite.train.stop_together import Prune
 ORDER = "epoch-order.jsonl"
 """File in the results folder: run, epoch and time of each EpochFinished, in the order in which the
 scheduler got them. This order can differ from the order of the times."""
-_ORDER_BEFORE = "heard.jsonl"
-"""Name of the ORDER file in results of earlier versions."""
 
 _EpochKey = tuple[str, int, float]
 _EPOCH_KEY: TypeAdapter[_EpochKey] = TypeAdapter(_EpochKey)
@@ -94,8 +92,7 @@ class JournaledScheduler(FIFOScheduler):
         """The value of a run that diverged."""
         self._plans: dict[str, RunPlan] = {}
         self._seen: set[tuple[str, int]] = set()
-        known = (key for name in (_ORDER_BEFORE, ORDER) for key in _read(results.folder / name))
-        self._order = {key: number for number, key in enumerate(known)}
+        self._order = {key: place for place, key in enumerate(_read(results.folder / ORDER))}
         self._stopped: set[str] = set()
         self._pruned: dict[str, Prune] = {}
 

@@ -13,7 +13,7 @@ from raysuite.cluster.variables import RUN_SETTINGS
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.capacity import Capacity
 from raysuite.orchestrate.leaving_nodes import reporting
-from raysuite.orchestrate.suite import Listener, fit
+from raysuite.orchestrate.suite import Listener, fit, planned
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import most_epochs
 from raysuite.records import Results
@@ -55,7 +55,7 @@ def run(
     if not (results.folder / "plan.json").exists():
         results.write_plans([])
     stopping.request_stop(results.folder, None)
-    plans = [RunPlan.model_validate(plan) for plan in results.plans()]
+    plans = planned(results)
     scheduler = JournaledScheduler(search, results, most_epochs(document, search))
     if resume:
         scheduler.replay(plans)
@@ -63,10 +63,7 @@ def run(
             scheduler.settle(plan)
     events: SimpleQueue[RunPlan | str] = SimpleQueue()
     source = TrialSource(document, search, results, capacity, scheduler, events.put)
-    with (
-        private.temporary_folder("rs-tune-") as folder,
-        reporting(capacity.nodes, listener.say),
-    ):
+    with private.temporary_folder("rs-tune-") as folder, reporting(capacity.nodes, listener.say):
         tune_shutdown = TuneShutdown()
         tuner = _tuner(results, source, scheduler, tune_shutdown, str(folder))
 
@@ -97,13 +94,7 @@ def _with_events(listener: Listener, events: SimpleQueue[RunPlan | str]) -> List
     return replace(listener, poll=poll)
 
 
-def _tuner(
-    results: Results,
-    source: Any,
-    scheduler: Any,
-    tune_shutdown: Any,
-    folder: str,
-) -> Any:
+def _tuner(results: Results, source: Any, scheduler: Any, tune_shutdown: Any, folder: str) -> Any:
     import ray
     from ray import tune
 
@@ -114,11 +105,7 @@ def _tuner(
         logging.getLogger(name).setLevel(logging.CRITICAL)
     own = {name: value for name, value in os.environ.items() if name.startswith("RAYSUITE_")}
     own |= {name: os.environ[name] for name in RUN_SETTINGS if name in os.environ}
-    setting = Setting(
-        results=str(results.folder.absolute()),
-        path=os.getcwd(),
-        environment=own,
-    )
+    setting = Setting(results=str(results.folder.absolute()), path=os.getcwd(), environment=own)
     here = f"node:{ray.util.get_node_ip_address()}"
     return tune.Tuner(
         # on the driver's node, without a CPU: the CPUs are for the trial's workers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.controller import DeadlineError
 from raysuite.orchestrate.failures import record_failure, record_lost, storage_error
-from raysuite.orchestrate.groups import Segment, make_trainer, work_config
+from raysuite.orchestrate.groups import Segment, make_trainer, work_config, work_in
 from raysuite.plan import RunPlan, groups
 from raysuite.plan.batch_candidates import NothingFitsError
 from raysuite.records import EpochFinished, FailReason, Journal, Results
@@ -194,10 +193,7 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
     import ray.tune
 
     os.environ.update(setting.environment)
-    if os.path.isdir(setting.path):
-        os.chdir(setting.path)
-    if setting.path not in sys.path:
-        sys.path.insert(0, setting.path)
+    work_in(setting.path)
     results = Results(Path(setting.results))
     request = Request.model_validate(json.loads(config["request"]))
     plan = request.plan

@@ -18,6 +18,7 @@ from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.failures import record_failure, record_lost
 from raysuite.orchestrate.leaving_nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large
+from raysuite.orchestrate.suite import planned
 from raysuite.orchestrate.sweep.population_run import Population
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
 from raysuite.orchestrate.sweep.search_algorithms import search_algorithm_of
@@ -94,7 +95,7 @@ class TrialSource(Searcher):
         self._capacity, self._scheduler, self._notify = capacity, scheduler, notify
         self._decider = search_algorithm_of(search)
         self._seen = Datasets()
-        self._plans = [RunPlan.model_validate(plan) for plan in results.plans()]
+        self._plans = planned(results)
         decided = results.decided() if draws_replacements(search) else None
         # infeasible draws count as draws, so they are read; those of a grid are tried again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)

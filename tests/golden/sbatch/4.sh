@@ -44,7 +44,7 @@ requeue=1
 
 set -u
 
-# SLURM warns this shell alone: sent to the step, the signal would end every process of Ray's.
+# SLURM sends its warning to this shell only: in the step, the signal would end Ray's processes.
 warn() {
   local fresh=$folder/.stop.json.$SLURM_JOB_ID
   if [[ ! -e $folder/stop.json ]]; then
@@ -63,7 +63,7 @@ suites_are_left() {
   return 1
 }
 
-# Where slurmd's own process of the step has died on a node, srun waits for that node for ever.
+# If slurmd's own process of the step has died on a node, srun waits for that node for ever.
 end_step() {
   local each
   broken=1
@@ -85,10 +85,10 @@ queue_again() {
   fi
 }
 
-# On each node, around its agent. Where the head's agent was killed, this records instead that the
-# cluster is over. The site's variables come from a file: all users of a node see argument lists.
-# Where the first host is lost, this script is lost with it, and SLURM leaves the other nodes to a
-# job without work.
+# This runs on each node, around its agent. If the head's agent was killed, it records the end of
+# the cluster. The site's variables come from a file: all users of a node see argument lists. If the
+# first host is lost, the batch script is lost too, and the job keeps the other nodes without using
+# them.
 # shellcheck disable=SC2016
 on_node='
 requeue=$1 over=$2 environment=$3 scratch=$4

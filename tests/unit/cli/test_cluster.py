@@ -101,7 +101,7 @@ def test_status_lists_clusters_if_several_run_or_one_is_stale() -> None:
 
     none = CLI.invoke(app, ["cluster", "status", "--all"])
     assert (none.exit_code, none.stdout, states("--all")) == (0, "", {})
-    folder = prepare(living("old").model_copy(update={"started": 1.0}))
+    folder = prepare(living("old").model_copy(update={"birth": "another"}))
     assert states() == {"old": "stale"}
     prepare(living("one"))
     assert CLI.invoke(app, ["cluster", "status"]).stdout.startswith("one\n  state ")
@@ -301,7 +301,7 @@ def test_what_is_left_of_one_that_did_not_come_up_is_told(
         return [f"the database stays in /tmp/rs-{folder.name}"]
 
     monkeypatch.setattr("raysuite.cluster.client.down", left)
-    folder = prepare(living().model_copy(update={"started": 1.0}))
+    folder = prepare(living().model_copy(update={"birth": "another"}))
     with pytest.raises(NotStartedError):
         _wait(folder)
     assert capsys.readouterr().err.count("in /tmp/rs-mine\n") == 1
@@ -399,7 +399,7 @@ def test_down_all_ends_the_others_if_one_fails(
     monkeypatch.setattr("raysuite.cluster.client.down", down)
     assert CLI.invoke(app, ["cluster", "down", "--all"]).stdout == "no cluster is running\n"
     for name in ("old", "ended"):
-        folder = prepare(living(name).model_copy(update={"started": 1.0}))
+        folder = prepare(living(name).model_copy(update={"birth": "another"}))
     folder.write(Stop(reason="down", deadline=0.0))
     for name in ("one", "two", "three"):
         prepare(living(name))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import psutil
 import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.cli.job import _chosen, ending
 from raysuite.cluster.folder import ClusterFolder, prepare
+from raysuite.cluster.process import birth_of
 from raysuite.cluster.state_files import Cluster, Head
 from raysuite.errors import UserError
 from raysuite.orchestrate.jobs import Job
@@ -34,7 +34,7 @@ def _cluster(name: str, up: bool = True) -> ClusterFolder:
         created=1.0,
         working_folder="/",
         job=str(os.getpid()) if up else "",
-        started=psutil.Process().create_time(),
+        birth=birth_of(os.getpid()),
     )
     folder = prepare(asked)
     if up:  # port 1 answers nowhere

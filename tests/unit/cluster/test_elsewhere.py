@@ -91,7 +91,7 @@ def test_one_that_has_said_its_end_is_in_nobodys_way(folder: ClusterFolder, by: 
 
 
 def test_one_that_was_taken_down_there_has_ended_for_all(folder: ClusterFolder) -> None:
-    folder.write(living().model_copy(update={"started": 1.0, "host": this_host()}))
+    folder.write(living().model_copy(update={"birth": "another", "host": this_host()}))
     assert status_of(folder).state == "stale"
     assert down(folder, 0.0) == []
     folder.write(THERE)  # as another host sees it
@@ -99,7 +99,7 @@ def test_one_that_was_taken_down_there_has_ended_for_all(folder: ClusterFolder) 
 
 
 def test_down_all_takes_the_others_down(folder: ClusterFolder) -> None:
-    gone = living("gone").model_copy(update={"started": 1.0})
+    gone = living("gone").model_copy(update={"birth": "another"})
     other = prepare(gone)
     done = CLI.invoke(app, ["cluster", "down", "--all"])
     assert done.exit_code == 1

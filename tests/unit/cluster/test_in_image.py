@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from raysuite.cluster.in_image import launched, step_options
-from raysuite.cluster.slurm import Job, render
+from raysuite.cluster.slurm import render
 from raysuite.errors import UserError
 from raysuite.spec.engines import ENGINES, EngineName
 from raysuite.spec.site import LocalSite, SlurmSite
@@ -73,7 +73,7 @@ def test_the_line_of_an_engine(engine: EngineName) -> None:
 def test_the_script_of_an_engine(engine: EngineName, tmp_path: Path) -> None:
     require("shellcheck")
     site = site_of(engine, srun_lines=["--mpi=cray_shasta", "--comment=$(touch canary) it's"])
-    script = render(Job("a", site, 2, "/f", FOLDERS[0], launched(site, COMMAND, FOLDERS)))
+    script = render(site, 2, Path("/f"), FOLDERS[0], launched(site, COMMAND, FOLDERS))
     (tmp_path / "job.sh").write_text(script)
     for check in (["bash", "-n"], ["shellcheck", "--exclude=SC1091,SC2016"]):
         done = subprocess.run([*check, "job.sh"], cwd=tmp_path, capture_output=True, text=True)

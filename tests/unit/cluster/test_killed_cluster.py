@@ -31,7 +31,7 @@ def temp() -> Iterator[Path]:
 def folder(tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterFolder:
     """Of a cluster that is gone without a word."""
     monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path))
-    gone = living().model_copy(update={"started": 1.0})
+    gone = living().model_copy(update={"birth": "another"})
     folder = prepare(gone)
     kill_agent(folder, temp, host=find_place(gone.site).host)
     assert status_of(folder).state == "stale"

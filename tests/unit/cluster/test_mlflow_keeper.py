@@ -81,7 +81,7 @@ def test_a_server_that_answers_late_is_reported_and_then_used(
 def test_one_that_ends_again_and_again_ends_nothing_else(
     keeper: MlflowKeeper, tmp_path: Path
 ) -> None:
-    keeper.answers = True
+    keeper.answers = keeper._answered = True
     keeper.start({})
     keeper.look()
     deadline = time.monotonic() + 60
@@ -170,7 +170,7 @@ def test_the_reason_is_of_the_last_server_and_no_line_of_a_clean_end(
 def test_one_that_cannot_be_started_again_is_given_up(
     keeper: MlflowKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keeper.answers = True
+    keeper.answers = keeper._answered = True
     keeper.start({})
     keeper._children._started["mlflow"].wait(60)
     home(keeper).mlflow_file.unlink()

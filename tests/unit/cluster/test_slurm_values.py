@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from raysuite.cluster.slurm import Job, quote_option, render
+from raysuite.cluster.slurm import quote_option, render
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 from raysuite.spec.site_values import one_line
@@ -107,7 +107,7 @@ def test_values_arrive_or_are_refused(
         command = tuple(word for word in words if word)
         work = f"{path}/{folder}"
         try:
-            script = render(Job("a", site, 2, str(bench.cluster), work, command))
+            script = render(site, 2, bench.cluster, work, command)
         except UserError:
             try:
                 for word in (*command, work):

@@ -19,14 +19,13 @@ import pytest
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.suites import (
     LOCK,
-    Resume,
     Suite,
     _is_writable,
     has_driver,
     is_to_be_resumed,
     register,
-    resume_commands,
     sole_driver,
+    suites_to_resume,
     taken_up,
     unregister,
 )
@@ -70,24 +69,25 @@ def holder(results: Path, fails: bool = False) -> subprocess.Popen[str]:
 
 
 def test_a_suite_is_gone_on_with_until_it_ends(tmp_path: Path, cluster: ClusterFolder) -> None:
-    assert resume_commands(cluster) == []
+    assert suites_to_resume(cluster) == []
     first, second = made_results(tmp_path, "first"), made_results(tmp_path, "second")
     register(cluster, Suite(results=second, folder=tmp_path, began=2.0))
     register(cluster, Suite(results=first, folder=tmp_path, arguments=("--no-mlflow",), began=1.0))
     register(cluster, Suite(results=second, folder=tmp_path, began=2.0))
     expected = [
-        Resume(("raysuite", "run", "--resume-from", str(first), "--no-mlflow"), tmp_path, first),
-        Resume(("raysuite", "run", "--resume-from", str(second)), tmp_path, second),
+        (("raysuite", "run", "--resume-from", str(first), "--no-mlflow"), tmp_path, first),
+        (("raysuite", "run", "--resume-from", str(second)), tmp_path, second),
     ]
-    assert resume_commands(cluster) == expected
-    assert shlex.split(shlex.join(expected[0].words))[3] == str(first)
+    found = suites_to_resume(cluster)
+    assert [(suite.words, suite.folder, suite.results) for suite in found] == expected
+    assert shlex.split(shlex.join(found[0].words))[3] == str(first)
     modes = {stat.S_IMODE(file.stat().st_mode) for file in cluster.suites.iterdir()}
     assert modes == {0o600}
     unregister(cluster, first)
-    assert resume_commands(cluster) == expected[1:]
+    assert [suite.results for suite in suites_to_resume(cluster)] == [second]
     unregister(cluster, first)
     (second / "plan.json").unlink()
-    assert resume_commands(cluster) == []
+    assert suites_to_resume(cluster) == []
 
 
 def test_what_never_comes_further_is_forgotten(tmp_path: Path, cluster: ClusterFolder) -> None:
@@ -103,7 +103,7 @@ def test_what_never_comes_further_is_forgotten(tmp_path: Path, cluster: ClusterF
         run_id="1", split="train", samples=9, skipped=1, places=["a"], known=0, seconds=0.1
     )
     for step in range(1, 4):
-        resumes = resume_commands(cluster)
+        resumes = suites_to_resume(cluster)
         assert {resume.results for resume in resumes} == {grows, stuck, skips, same}
         for resume in resumes:
             taken_up(cluster, resume.results)
@@ -116,7 +116,7 @@ def test_what_never_comes_further_is_forgotten(tmp_path: Path, cluster: ClusterF
                 journal.write(at_two)
             if resume.results == grows:
                 journal.write(at_two.model_copy(update={"step": step}))
-    assert [resume.results for resume in resume_commands(cluster)] == [grows]
+    assert [resume.results for resume in suites_to_resume(cluster)] == [grows]
     assert len(list(cluster.suites.iterdir())) == 2, "nobody tried the one that is away"
 
 
@@ -127,12 +127,12 @@ def test_a_suite_that_progresses_between_failures_stays(
     journal = Journal(Results(results).journal_file("1"))
     register(cluster, Suite(results=results, folder=tmp_path))
     for step in range(1, 13):
-        assert len(resume_commands(cluster)) == 1
+        assert len(suites_to_resume(cluster)) == 1
         taken_up(cluster, results)
         if step % 2 == 0:
             stopped = RunStopped(run_id="1", reason="time_limit", epoch=0, step=step)
             journal.write(stopped)
-    assert len(resume_commands(cluster)) == 1
+    assert len(suites_to_resume(cluster)) == 1
 
 
 def test_progress_of_earlier_attempts_does_not_count_again(
@@ -157,7 +157,7 @@ def test_what_its_driver_says_meanwhile_stands(
     suite = Suite(results=results, folder=tmp_path)
     anew = suite.model_copy(update={"arguments": ("--no-mlflow",)})
 
-    def taken_up_while(meanwhile: Callable[[], None]) -> list[Resume]:
+    def taken_up_while(meanwhile: Callable[[], None]) -> list[Suite]:
         def slowly(_: Path) -> int:
             meanwhile()
             return 0
@@ -166,7 +166,7 @@ def test_what_its_driver_says_meanwhile_stands(
         with monkeypatch.context() as patch:
             patch.setattr("raysuite.cluster.suites._reached", slowly)
             taken_up(cluster, results)
-        return resume_commands(cluster)
+        return suites_to_resume(cluster)
 
     (resume,) = taken_up_while(lambda: register(cluster, anew))
     assert resume.words[-1] == "--no-mlflow"
@@ -176,8 +176,8 @@ def test_what_its_driver_says_meanwhile_stands(
 def test_a_sweep_is_gone_on_with_by_its_own_verb(tmp_path: Path, cluster: ClusterFolder) -> None:
     results = made_results(tmp_path, "a")
     register(cluster, Suite(results=results, folder=tmp_path, verb="sweep"))
-    words = ("raysuite", "sweep", "--resume-from", str(results))
-    assert resume_commands(cluster) == [Resume(words, tmp_path, results)]
+    (suite,) = suites_to_resume(cluster)
+    assert suite.words == ("raysuite", "sweep", "--resume-from", str(results))
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path, cluster: ClusterFolder) -> None:
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path, cluster: ClusterFolder)
     register(cluster, Suite(results=results, folder=tmp_path))
     (cluster.suites / "half.json").write_text('{"results": "/x')
     (cluster.suites / "other.json").write_text("[]")
-    assert len(resume_commands(cluster)) == 1
+    assert len(suites_to_resume(cluster)) == 1
 
 
 def test_one_driver_a_folder(tmp_path: Path, cluster: ClusterFolder) -> None:
@@ -193,17 +193,17 @@ def test_one_driver_a_folder(tmp_path: Path, cluster: ClusterFolder) -> None:
     register(cluster, Suite(results=results, folder=tmp_path))
     process = holder(results)
     try:
-        assert resume_commands(cluster) == [], "its driver lives"
+        assert suites_to_resume(cluster) == [], "its driver lives"
         with pytest.raises(UserError, match=f"by process {process.pid} on {os.uname().nodename}"):
             sole_driver(results).__enter__()
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    assert len(resume_commands(cluster)) == 1
+    assert len(suites_to_resume(cluster)) == 1
     with sole_driver(results):
         named = json.loads((results / LOCK).read_text("utf-8"))
         assert named["pid"] == os.getpid(), "in place of the killed one"
-        assert resume_commands(cluster) == []
+        assert suites_to_resume(cluster) == []
     with sole_driver(results):
         pass
 
@@ -299,7 +299,7 @@ def test_a_folder_on_a_full_disk_is_not_writable(tmp_path: Path) -> None:
 def test_a_driver_on_another_host_may_live(tmp_path: Path, cluster: ClusterFolder) -> None:
     results = made_results(tmp_path, "a")
     register(cluster, Suite(results=results, folder=tmp_path))
-    here = {"host": os.uname().nodename, "pid": 2**22 + 1, "since": 0.0, "birth": ""}
+    here = {"host": os.uname().nodename, "pid": 2**22 + 1, "birth": ""}
     for told, drives, is_resumed in (
         ("", False, False),  # it ended by itself
         (json.dumps({**here, "host": "elsewhere"}), True, False),
@@ -308,8 +308,8 @@ def test_a_driver_on_another_host_may_live(tmp_path: Path, cluster: ClusterFolde
     ):
         (results / LOCK).write_text(told)
         assert has_driver(results) == drives
-        assert bool(resume_commands(cluster, head_is_new=False)) == is_resumed
-        assert len(resume_commands(cluster)) == 1, "no driver of an earlier head lives"
+        assert bool(suites_to_resume(cluster, head_is_new=False)) == is_resumed
+        assert len(suites_to_resume(cluster)) == 1, "no driver of an earlier head lives"
 
 
 def test_a_suite_is_the_same_by_a_link_to_its_results(
@@ -319,4 +319,4 @@ def test_a_suite_is_the_same_by_a_link_to_its_results(
     (tmp_path / "link").symlink_to(results)
     register(cluster, Suite(results=results, folder=tmp_path))
     unregister(cluster, tmp_path / "link")
-    assert resume_commands(cluster) == []
+    assert suites_to_resume(cluster) == []

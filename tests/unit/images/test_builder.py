@@ -34,7 +34,7 @@ def order(tmp_path: Path) -> Order:
     return Order(Choice(), tmp_path / "r.sif", ROOT, shelf=tmp_path / "shelf", mirror=MIRROR)
 
 
-def test_spython_puts_the_two_commands_together(program: str, order: Order) -> None:
+def test_the_two_commands(program: str, order: Order) -> None:
     lines = commands(order, Path("/work folder"))
     downloads = f"{order.shelf}/downloads-{order.base.stem}"
     common = [program, "build", "--force", "--bind", "/work folder/lent:/mnt"]
@@ -195,6 +195,7 @@ def test_a_failure_shows_the_logs_end(tmp_path: Path) -> None:
             tmp_path / "log",
             lambda line: None,
             cwd=tmp_path,
+            environment={},
         )
 
 
@@ -208,5 +209,6 @@ def test_an_interruption_ends_the_build(tmp_path: Path) -> None:
             tmp_path / "log",
             interrupted,
             cwd=tmp_path,
+            environment={},
         )
     assert not (tmp_path / "late").exists()

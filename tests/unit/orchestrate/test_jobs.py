@@ -131,7 +131,7 @@ def test_breaks_between_which_the_server_answered_are_not_one_outage(
 def test_a_job_has_seconds_and_its_own_exit_code() -> None:
     found = Server(()).job("one")
     assert (found.started, found.ended, found.exit_code) == (1.0, 2.5, 0)
-    with pytest.raises(UserError, match="no job 'two' on this cluster; there are one"):
+    with pytest.raises(UserError, match="no job 'two' on this cluster; known: one"):
         Server(()).job("two")
 
 
@@ -149,7 +149,7 @@ def test_jobs_are_in_the_order_of_their_starts_without_those_that_nobody_submitt
     del found[:2], found[1:]
     with pytest.raises(UserError, match="no job was submitted"):
         server.newest()
-    with pytest.raises(UserError, match="there is none yet"):
+    with pytest.raises(UserError, match="known: none"):
         server.job("a")
 
 

@@ -243,7 +243,8 @@ def test_a_limit_takes_the_samples_in_order_and_again_from_the_first(
     monkeypatch.setattr(loader_timings, "_CHUNK", 2)
     seen, ended = list[str](), list[int]()
     limit = loader_timings.Limit(seen.append, "abc", 1, lambda: ended.append(1))
-    assert [limit.run(images, 0) for images in (2, 5)] == [2, 5]
+    for images in (2, 5):
+        limit.run(images)
     assert "".join(seen) == "abcabca"
     limit.close()
     assert ended == [1]

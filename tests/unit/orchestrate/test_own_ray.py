@@ -161,7 +161,7 @@ def test_an_address_has_a_host_and_a_port(
     asked: list[object] = []
     closed = SimpleNamespace(close=lambda: asked.append("closed"))
     monkeypatch.setattr("socket.create_connection", lambda *given: asked.append(given) or closed)
-    ray_cluster.check_listening(address, 3.0)
+    ray_cluster.check_listening(address)
     assert asked == [(expected, 3.0), "closed"]
 
 

@@ -18,7 +18,7 @@ import pytest
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.state_files import Head
 from raysuite.cluster.state_files import Stop as ClustersStop
-from raysuite.cluster.suites import Suite, resume_commands
+from raysuite.cluster.suites import Suite, suites_to_resume
 from raysuite.errors import UserError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.ray_cluster import interrupted_afterwards
@@ -170,7 +170,7 @@ def test_a_suite_is_resumed_by_its_cluster_unless_it_ended_or_a_person_ended_it(
         pytest.raises(type(how)) if raises else contextlib.nullcontext(),
         watch.registered(Suite(results=results, folder=tmp_path)),
     ):
-        assert len(resume_commands(cluster)) == 1
+        assert len(suites_to_resume(cluster)) == 1
         if raises:
             raise how
         if "SIGTERM" in how:
@@ -178,7 +178,7 @@ def test_a_suite_is_resumed_by_its_cluster_unless_it_ended_or_a_person_ended_it(
             watch.request()
         if "preempted" in how:
             cluster.write(ClustersStop(reason="preempted", deadline=time.time() + 9))
-    assert len(resume_commands(cluster)) == resumed
+    assert len(suites_to_resume(cluster)) == resumed
 
 
 def test_what_an_earlier_allocation_left_counts_no_longer(cluster: ClusterFolder) -> None:

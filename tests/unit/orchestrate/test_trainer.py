@@ -16,9 +16,8 @@ from raysuite.cluster import ray_shortcuts
 from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.controller import (
     FailureRecorder,
-    LateError,
     NodeKeeper,
-    NothingLeftError,
+    StoppedError,
 )
 from raysuite.orchestrate.groups import RUNS, make_trainer
 from raysuite.orchestrate.leaving_nodes import NodesGoneError
@@ -42,14 +41,16 @@ def workers(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     ends: list[Exception | None],
-    waits: list[Exception | None],
+    waits: list[Exception | bool],
 ) -> Workers:
     """Workers whose groups end one after the other in those ways."""
     made = make_trainer(make_plans(parse_document(SPEC, "x.yaml"), gpus=0), tmp_path)
 
-    def wait(keeper: NodeKeeper) -> None:
-        if waits and (error := waits.pop(0)):
-            raise error
+    def wait(keeper: NodeKeeper) -> bool:
+        found = waits.pop(0) if waits else True
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def attempt(work: object, settings: dict[str, Any], poll: object) -> Exception | None:
         assert settings["train_loop_config"]["work"] == RUNS
@@ -71,7 +72,7 @@ def workers(
         ([SLOW, DIED, SLOW, None], []),
         ([*[SLOW] * 10, None], []),
         ([*[DIED] * 11, None], []),
-        ([DIED], [None, NothingLeftError("all runs have ended")]),
+        ([DIED], [True, False]),
     ],
 )
 def test_workers_are_started_until_their_work_is_done(
@@ -90,9 +91,9 @@ def test_workers_are_started_until_their_work_is_done(
         ([SLOW] * 11, []),
         ([*[SLOW] * 5, DIED, *[SLOW] * 6], []),
         ([ControllerError(ValueError("no such placement"))], []),
-        ([LateError("too late")], []),
+        ([StoppedError("too late")], []),
         ([TrainingFailedError("neither of a worker nor of the controller")], []),
-        ([DIED], [None, NodesGoneError("no node came back")]),
+        ([DIED], [True, NodesGoneError("no node came back")]),
     ],
 )
 def test_what_ends_a_group(

@@ -121,7 +121,7 @@ def test_rank_0_alone_writes_the_journal(
     monkeypatch.setattr(recording, "execute", lambda *given, **named: iter([record]))
     for rank in range(3):
         world = World(rank, 3, rank, torch.device("cpu"))
-        worker._write_all(plan, world, results, None, "", tmp_path / "checkpoint", None)
+        worker._run(plan, world, results, {}, None, "", None)
     assert results.records(plan.run_id) == [record]
 
 
@@ -134,13 +134,13 @@ def test_a_checkpoint_is_removed_on_rank_0_once_its_run_has_finished(
     plan: RunPlan,
 ) -> None:
     results, reported, there = Results(tmp_path), list[Any](), list[bool]()
-    (folder := tmp_path / "checkpoint").mkdir()
+    (folder := checkpoint_folder(results, plan.run_id)).mkdir(parents=True)
     failed = RunFailed(run_id=plan.run_id, reason="error", message="stands for an end")
     *_, epoch, finished = run_records(plan)
     for record in (epoch, failed, finished):
         monkeypatch.setattr(recording, "execute", lambda *_, last=record, **__: iter([last]))
         world = World(rank, 2, rank, torch.device("cpu"))
-        worker._write_all(plan, world, results, None, "", folder, None, reported.append)
+        worker._run(plan, world, results, {}, None, "", reported.append)
         there.append(folder.exists())
     assert there == kept
     assert reported == [epoch] * (rank == 0)
@@ -166,7 +166,7 @@ def test_the_first_rank_of_each_host_samples_its_system(
             worker._run_script(plan, place, results, "store")
         else:
             world = World(rank, 4, local_rank, torch.device("cpu"))
-            worker._write_all(plan, world, results, None, "", tmp_path / "checkpoint", None)
+            worker._run(plan, world, results, {}, None, "", None)
         files = system_files(results.journal_file(plan.run_id).parent)
         made.append({name: len(list(read_samples(file))) for name, file in files.items()})
     assert made == [{"one": 1}, {"one": 1}, {"one": 1, "two": 1}, {"one": 1, "two": 1}]
@@ -294,15 +294,20 @@ def test_a_run_resumes_from_no_other_folder(
         resume, tmp_path / resume
     )
     written: list[Any] = []
-    monkeypatch.setattr(worker, "_write_all", lambda *given: written.extend(given))
-    given = (plan, World(0, 1, 0, torch.device("cpu")), results, config, str(path), "why")
+
+    def recorded(*given: Any, **named: Any) -> list[Any]:
+        written.extend([given[3], named["resume"], named["unread"], named["until"]])
+        return []
+
+    monkeypatch.setattr(worker, "recorded", recorded)
+    given = (plan, World(0, 1, 0, torch.device("cpu")), results, config, str(path), "why", None)
     if resume == "other":
         with pytest.raises(BrokenRunError, match="is not a checkpoint of this run"):
             worker._run(*given)
         assert not written
         return
     worker._run(*given)
-    assert written[3:] == [path, "why", folder, 7, None]
+    assert written == [folder, path, "why", 7]
 
 
 @pytest.mark.parametrize(
@@ -397,7 +402,7 @@ def test_jobs_are_served_in_order_and_reported_after_what_lost_workers_reported(
 
     def run_group(config: dict[str, Any], report: Any) -> None:
         seen.append(config)
-        if rank == 0:  # as in `_write_all`
+        if rank == 0:  # as in `_run`
             report(f"epoch of {config['name']}")
 
     monkeypatch.setattr(worker, "run_group", run_group)

@@ -112,7 +112,7 @@ class Sweep:
         request = Request.model_validate(json.loads(suggested["request"]))
         plan, segment = request.plan, request.segment
         assert segment is not None
-        folder = checkpoint_folder(self.results, segment.name or plan.run_id)
+        folder = checkpoint_folder(self.results, segment.checkpoint or plan.run_id)
         begin = folder if folder.exists() else Path(segment.taken) if segment.taken else None
         first = 0 if begin is None else LoopState.read(begin).epoch
         weights = str(plan.index) if begin is None else (begin / "weights").read_text()

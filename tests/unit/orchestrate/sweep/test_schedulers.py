@@ -182,20 +182,6 @@ def test_an_epoch_that_only_the_journal_has_comes_last_at_a_resumption(tmp_path)
     assert requested_end(tmp_path, second.run_id) is None
 
 
-def test_the_order_is_read_by_its_earlier_name(tmp_path):
-    sweep = Sweep(tmp_path, ASHA)
-    first, second = sweep.begin(), sweep.begin()
-    sweep.clock += 10.0
-    assert not sweep.epoch(second, 0, 0.4)
-    sweep.clock -= 10.0
-    assert not sweep.epoch(first, 0, 0.5)
-    (tmp_path / ORDER).rename(tmp_path / "heard.jsonl")
-    again = sweep.new_scheduler()
-    again.replay(sweep.plans)
-    assert requested_end(tmp_path, second.run_id) is None
-    assert not (tmp_path / ORDER).exists()
-
-
 def test_a_cut_line_of_the_order_is_left_out(tmp_path):
     sweep = Sweep(tmp_path, ASHA)
     sweep.epoch(sweep.begin(), 0, 0.5)
