@@ -42,7 +42,6 @@ class Quantity:
 
 
 def _short(value: float) -> str:
-    """Format a speed-up as papers do: `234`, `10.11`, `4.2`."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -543,9 +542,8 @@ def _figure(row: Row, rows: Sequence[Row], value: Published) -> Stat | Ratio | N
 
 def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio | None:
     """Speed-up relative to the same variant on `workers` workers, not to the report's baseline."""
-    key = row.series_key
-    base = (each for each in rows if each.workers == workers and each.series_key == key)
-    return _throughput_ratio(row, next(base, None))
+    same = (each for each in rows if each.series_key == row.series_key and each.workers == workers)
+    return _throughput_ratio(row, next(same, None))
 
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
@@ -684,8 +682,7 @@ def comparison_sheets(comparison: Comparison) -> list[Sheet]:
     writers = {
         each.about: each.about.write
         or text.writer(
-            each.about.unit,
-            (one.ours.value for one in comparison.lines if one.about == each.about),
+            each.about.unit, (one.ours.value for one in comparison.lines if one.about == each.about)
         )
         for each in comparison.lines
     }

@@ -24,8 +24,7 @@ def build(bench: LoadingBench, folder: Path) -> None:
     pictures are left out, so that the command ends soon."""
     (folder / "loaders.html").write_text(page(bench), "utf-8")
     (folder / "loaders.md").write_text(markdown(bench), "utf-8")
-    plot = speeds(loading_rows(bench)) if bench.complete else None
-    if plot is not None:
+    if bench.complete and (plot := speeds(loading_rows(bench))) is not None:
         for suffix, content in p.pictures(plot).items():
             (folder / f"{plot.name}{suffix}").write_bytes(content)
 
@@ -39,11 +38,11 @@ def markdown(bench: LoadingBench) -> str:
 
 
 def page(bench: LoadingBench) -> str:
-    """A self-contained page, including Vega."""
     rows = loading_rows(bench)
+    plot = speeds(rows)
     return render(
         "loaders.html.jinja",
-        [plot for plot in [speeds(rows)] if plot is not None],
+        [] if plot is None else [plot],
         bench=bench,
         described=described(bench),
         measured=datetime.fromtimestamp(bench.time, UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -67,27 +66,17 @@ def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
         Column("Images/s", lambda r: text.stat(r.throughput), lambda r: r.throughput),
         Column("Of decoding", lambda r: text.ratio(r.of_decoding), lambda r: r.of_decoding),
         Column("Cores busy", lambda r: text.mean(r.cores), lambda r: r.cores),
-        Column(
-            "CPU ms/image",
-            lambda r: text.NONE if (ms := _cpu_ms(r)) is None else text.number(ms),
-            _cpu_ms,
-        ),
+        Column("CPU ms/image", lambda r: text.optional(_cpu_ms(r)), _cpu_ms),
         Column("Start", lambda r: text.mean(r.start_seconds, start), lambda r: r.start_seconds),
     ]
     if any(row.failure for row in rows):
         columns.append(Column("Why not", lambda r: r.failure))
     note = (
-        f"{_meaning(rows)} "
-        "Of decoding: divided by decoding alone with as many threads. "
+        f"{_meaning(rows)} Of decoding: divided by decoding alone with as many threads. "
         "Start: time until the first batch."
     )
     return sheet_of(
-        "loaders",
-        "Loaders",
-        columns,
-        rows,
-        (note,),
-        lambda row: "" if row.throughput else "dim",
+        "loaders", "Loaders", columns, rows, (note,), lambda row: "" if row.throughput else "dim"
     )
 
 
@@ -95,12 +84,11 @@ def described(bench: LoadingBench) -> str:
     """The data set and method of the comparison, in a sentence."""
     plan, facts = bench.plan, bench.plan["facts"]
     length = f"{plan['images']:,} images" if plan["images"] else f"{plan['seconds']:g} s"
-    train = plan["split"] == "train" and bench.material
-    drawn = f", augmentation {bench.material.augment}" if train and bench.material else ""
+    material = bench.material if plan["split"] == "train" else None
+    drawn = f", augmentation {material.augment}" if material else ""
     return (
         f"{plan['split']} split, {facts['image_size']} pixels{drawn}, batches of {plan['batch']} "
-        f"on the {plan['device'].upper()}; {text.count(plan['repeats'], 'round')} of "
-        f"{length} each"
+        f"on the {plan['device'].upper()}; {text.count(plan['repeats'], 'round')} of {length} each"
     )
 
 
@@ -116,8 +104,7 @@ def summarize_loaders(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[S
 
 def _meaning(rows: Sequence[LoadingRow]) -> str:
     """How figures were averaged, and whether they have intervals."""
-    counts = {row.throughput.n for row in rows if row.throughput}
-    if counts == {1}:
+    if {row.throughput.n for row in rows if row.throughput} == {1}:
         return "One round each: no intervals."
     return "Means over rounds, with 95 % intervals."
 
@@ -227,8 +214,7 @@ are not drawn, because all other bars would then be too short to compare."""
 
 
 def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
-    """Images per second of each candidate, coloured by number of threads; None if nothing was
-    measured."""
+    """Images/s of each candidate, coloured by number of threads; None if nothing was measured."""
     measured = [row for row in rows if row.throughput]
     if not measured:
         return None

@@ -90,7 +90,6 @@ def sheet_of(
     notes: tuple[str, ...] = (),
     style: Callable[[Line], Style] = lambda line: "",
 ) -> Sheet:
-    """Make a table of lines with the given columns."""
     return Sheet(
         name,
         title,
@@ -155,7 +154,6 @@ def markdown_text(content: str) -> str:
 
 
 def csv_sheet(sheet: Sheet) -> str:
-    """The table as CSV, without the notes."""
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([sheet.header, *sheet.cells])
     return stream.getvalue()
@@ -332,10 +330,7 @@ def _efficiency(row: Row) -> str:
     return text.ratio(row.efficiency) + (" (above 1)" if row.superlinear else "")
 
 
-_NAMES: tuple[Column[Row], ...] = (
-    Column("Variant", lambda row: row.name),
-    Column("Gate", _gate),
-)
+_NAMES: tuple[Column[Row], ...] = (Column("Variant", lambda row: row.name), Column("Gate", _gate))
 _SPEED_UP: Column[Row] = Column(
     "Speed-up",
     lambda r: "baseline" if r.is_baseline and r.speed_up else text.ratio(r.speed_up),

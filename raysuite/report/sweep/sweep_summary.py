@@ -12,14 +12,7 @@ from raysuite.records.sweep import TrialFigures, ranked
 from raysuite.report import text
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances
-from raysuite.report.sweep.study import (
-    Study,
-    epochs_to_target,
-    goal_text,
-    trial_name,
-    value_text,
-    worker_time,
-)
+from raysuite.report.sweep.study import Study, epochs_to_target, goal_text, trial_name, worker_time
 from raysuite.spec.search import QUALITY, TIMES, Goal
 
 
@@ -44,17 +37,12 @@ def _results(study: Study) -> Iterator[str]:
     for goal in study.goals:
         top = ranked(study.front or [best], goal)[0]
         head = f"Best {study.told(goal).words}" if study.front else f"Best of {total} trials"
-        yield f"{head}: {trial_name(top)} with {_reached(study, top, goal)}: {_values(study, top)}."
+        values = ", ".join(study.assignments(top))
+        yield f"{head}: {trial_name(top)} with {_reached(study, top, goal)}: {values}."
         if not study.front:
             yield from _alike(study, best)
     if taken := sum(len(trial.taken) for trial in study.trials):
         yield f"Trials took the weights of others {text.count(taken, 'time')}."
-
-
-def _values(study: Study, trial: TrialFigures) -> str:
-    return ", ".join(
-        f"{key} = {value_text(trial.values[key])}" for key in study.keys if key in trial.values
-    )
 
 
 def _reached(study: Study, trial: TrialFigures, goal: Goal) -> str:
