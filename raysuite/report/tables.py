@@ -187,6 +187,7 @@ _SAFE = {
     "±": r"$\pm$",
     "×": r"$\times$",
     "→": r"$\rightarrow$",
+    "∞": r"$\infty$",
     "≤": r"$\leq$",
     "≥": r"$\geq$",
     "²": r"\textsuperscript{2}",
@@ -502,13 +503,14 @@ def _plain_ratio(column: Column[Row], row: Row) -> str:
 
 
 def _scripts(written: str) -> str:
-    """Format `1.87 [1.80, 1.94]` as `$1.87_{1.80}^{1.94}$`."""
+    """Format `1.87 [1.80, 1.94]` as `$1.87_{1.80}^{1.94}$`; a remark in brackets stays text."""
     if written == text.NONE:
         return "--"
-    found = re.sub(r" \[(.+), (.+)\]$", r"_{\1}^{\2}", written)
+    figure, bracket, remark = written.partition(" (")
+    found = re.sub(r" \[(.+), (.+)\]$", r"_{\1}^{\2}", figure)
     for character, safe in ((",", "{,}"), ("∞", r"\infty"), ("inf", r"\infty")):
         found = found.replace(character, safe)
-    return f"${found}$"
+    return f"${found}${bracket}{remark}"
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
