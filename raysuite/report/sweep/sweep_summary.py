@@ -26,17 +26,17 @@ def summarize_sweep(study: Study, found: Importances) -> list[Sentence]:
 
 
 def _results(study: Study) -> Iterator[str]:
-    best, total = study.best, len(study.trials)
+    best, total = study.best, text.count(len(study.trials), "trial")
     if best is None:
-        yield f"None of {text.count(total, 'trial')} has a result so far."
+        yield f"None of {total} has a result so far."
         return
     if study.front:
         names = text.listed([trial_name(trial) for trial in study.front])
         goals = text.listed([study.told(goal).words for goal in study.goals])
-        yield f"On the Pareto front of {goals}, of {text.count(total, 'trial')}: {names}."
+        yield f"On the Pareto front of {goals}, of {total}: {names}."
     for goal in study.goals:
         top = ranked(study.front or [best], goal)[0]
-        head = f"Best {study.told(goal).words}" if study.front else f"Best of {total} trials"
+        head = f"Best {study.told(goal).words}" if study.front else f"Best of {total}"
         values = ", ".join(study.assignments(top))
         yield f"{head}: {trial_name(top)} with {_reached(study, top, goal)}: {values}."
         if not study.front:
@@ -88,15 +88,17 @@ def _alike(study: Study, best: TrialFigures) -> Iterator[str]:
 def _cost(study: Study) -> Iterator[str]:
     counts = Counter(trial.status for trial in study.trials)
     states = ", ".join(f"{counts[s]} {word}" for s, word in STATUS_WORDS.items() if counts[s])
-    yield f"Cost: {worker_time(study.worker_seconds)} over {len(study.trials)} trials ({states})."
+    number = text.count(len(study.trials), "trial")
+    yield f"Cost: {worker_time(study.worker_seconds)} over {number} ({states})."
     pruned = [trial for trial in study.of("pruned") if trial.epochs]
     if not pruned:
         return
     planned = (trial.figures.plan["spec"]["training"]["epochs"] for trial in pruned)
     left = sum(planned) - sum(trial.epochs for trial in pruned)
     yield (
-        f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and saved {left} "
-        "epochs; --against a sweep without early stopping measures the time saved."
+        f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and saved "
+        f"{text.count(left, 'epoch')}; --against a sweep without early stopping measures the time "
+        "saved."
     )
 
 
