@@ -97,15 +97,17 @@ def measure_and_print(
     def begun(name: str, repeat: int) -> None:
         advance(0, f"round {repeat + 1} of {plan.repeats}: {name}")
 
-    interrupted, total = False, plan.repeats * len(plan.candidates)
+    interrupted, total, start = False, plan.repeats * len(plan.candidates), time.time()
     with progress("reading the images", total, "", hidden=as_json) as advance:
         try:
             measured = compare(plan, folder, cpus(), named, begun, lambda fact: advance(1))
         except KeyboardInterrupt:
             if not (folder / FILE).exists():
                 raise
-            interrupted = True
             measured = LoadingBench.model_validate_json((folder / FILE).read_bytes())
+            if measured.time < start:  # those of an earlier command
+                raise
+            interrupted = True
     _report(measured, folder, as_json)
     if interrupted:
         raise KeyboardInterrupt
