@@ -89,8 +89,7 @@ def measure_and_print(
     mlflow: bool,
     tracking_uri: str | None,
 ) -> LoadingBench:
-    """Time the loaders, write and print the report, and log it to MLflow. After Ctrl-C, report the
-    timings so far, and raise KeyboardInterrupt."""
+    """Time loaders, report and log the figures. After Ctrl-C: report, raise KeyboardInterrupt."""
     from raysuite.orchestrate.loader_timings import compare
     from raysuite.records.loader_rates import FILE, LoadingBench
 

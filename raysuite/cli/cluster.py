@@ -42,8 +42,7 @@ def in_words(status: Status) -> str:
 
 
 def node_in_words(status: Status, index: int) -> str:
-    """A node's state as its agent wrote it; `lost` if Ray does not count the node as alive, `gone`
-    if its cluster has ended."""
+    """The state that a node's agent wrote; `lost` if Ray lacks the node, `gone` after the end."""
     node = status.nodes[index]
     if node.state == "joined" and not status.lives:
         return "gone"
@@ -343,8 +342,7 @@ def check(
 # `raysuite cluster up`: start a cluster and wait until all nodes have joined.
 
 _AGENT = ("-P", "-m", "raysuite.cluster.agent")
-"""Python's arguments to start an agent. With -P, Python imports nothing from the working folder,
-which may contain another raysuite."""
+"""Python's arguments for an agent; with -P, it imports nothing from the working folder."""
 
 
 def up(
@@ -679,8 +677,7 @@ _MLFLOW_S = 10
 
 
 def _mlflow_in_words(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
-    """The URL of the table of the newest results in the cluster's MLflow, or of the list of
-    experiments if there are no results or MLflow does not answer in time; or why there is none."""
+    """MLflow's page of the newest results, or of its experiments; or why there is no page."""
     from raysuite.cluster.variables import client_environment
     from raysuite.track.store import experiments_page, runs_page
 

@@ -236,8 +236,7 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """The plan of the first repeat of each variant. The plans may use any number of GPUs, but no
-    GPU if the calibration is for CPUs."""
+    """The first repeat of each variant, for any number of GPUs, or none if calibrated on CPUs."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
     from raysuite.spec.document import of_network

@@ -47,8 +47,7 @@ def _head(goal: Goal, task: TaskFacts) -> str:
 
 _LEAST, _GOAL = 11, 11
 _FIXED = len("Trial   Epoch   stopped early   ")
-"""Widths in characters: the minimum width of a key's column, the width of a goal's column, and the
-total width of all other columns."""
+"""Widths in characters: least width of a key's column, of a goal's, and sum of all others."""
 _AROUND = 8
 """Lines of the screen that the table leaves free, for its heading and for the lines below it."""
 

@@ -33,8 +33,7 @@ class Drawing:
 
     rows: Sequence[Row]
     comparison: Comparison | None = None
-    """A comparison whose published values are drawn as markers in the plots of their quantities;
-    None: no markers."""
+    """A comparison with a paper, whose values are drawn as markers."""
 
     @property
     def task(self) -> TaskFacts:
@@ -174,8 +173,7 @@ class Over:
     shared: Sequence[str] = ("strategy", "loader")
     """Facets from which a line gets its name if no facet distinguishes it from other lines."""
     log: bool | None = None
-    """Whether the axis is logarithmic. None: it is logarithmic if small numbers would be too close
-    on a linear axis."""
+    """Whether the axis is logarithmic; None: if small numbers would be too close together."""
 
 
 WORKERS = Over("workers", lambda row: row.workers)

@@ -46,8 +46,7 @@ class Report:
     spec_text: str
     """The text of spec.yaml; empty without this file."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of the command that differ from the defaults, such as a baseline: the report cannot
-    be recomputed without them."""
+    """Options that differ from the defaults, without which the report cannot be recomputed."""
     comparison: Comparison | None = None
     sweep: SweepReport | None = None
     """A sweep's figures that are not in the rows; None for a suite."""
@@ -123,8 +122,7 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables of rows with default baselines; not called for sweeps: their rows differ too much.
-"""
+"""Makes tables of rows with default baselines; not called for sweeps."""
 
 
 def collect(

@@ -20,8 +20,7 @@ from raysuite.report.tables import Column, Sheet, markdown_table, markdown_text,
 
 
 def build(bench: LoadingBench, folder: Path) -> None:
-    """Write loaders.html and loaders.md into `folder`, and pictures of the plot. After Ctrl-C, the
-    pictures are left out, so that the command ends soon."""
+    """Write loaders.html, loaders.md and the plot; after Ctrl-C no plot, so that it ends soon."""
     (folder / "loaders.html").write_text(page(bench), "utf-8")
     (folder / "loaders.md").write_text(markdown(bench), "utf-8")
     if bench.complete and (plot := speeds(loading_rows(bench))) is not None:
@@ -128,8 +127,7 @@ def _caveats(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
 
 
 NEAR = 0.8
-"""A loader with at least this share of the throughput of `synthetic`, which loads nothing, is not
-bound by loading."""
+"""A loader with this share of the throughput of `synthetic` is not bound by loading."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +137,7 @@ class Diagnosis:
     best: str
     """The candidate's name; empty if no loader delivered anything."""
     rivals: tuple[str, ...]
-    """Loaders that are not shown to be slower than the best loader; with a single timing (n = 1),
-    all other loaders."""
+    """Loaders that are not shown to be slower than the best; with a single timing, all others."""
     bound: Literal["loading", "hand-over"] | None
     """What limits the best loader: `hand-over` (passing batches to the loop) if `best` reaches the
     share NEAR of the throughput of `synthetic`, else `loading`. None if `synthetic` was not
@@ -209,8 +206,7 @@ def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
 
 
 FARTHEST = 3.0
-"""Limits (rows that load or decode nothing) above this multiple of the fastest loader's throughput
-are not drawn, because all other bars would then be too short to compare."""
+"""Limits above this multiple of the fastest loader are not drawn: other bars would be too short."""
 
 
 def speeds(rows: Sequence[LoadingRow]) -> Plot | None:

@@ -1,5 +1,4 @@
-"""report.html: one page that contains all its scripts, including Vega, and loads nothing over the
-network."""
+"""report.html: one page with all its scripts, including Vega; it loads nothing."""
 
 from __future__ import annotations
 

@@ -216,8 +216,7 @@ def markers(kind: str = "mean", size: float = 45, color: str = "", **look: Any) 
 
 
 def intervals(series: int, kind: str = "mean", **more: Any) -> Layer:
-    """The 95 % intervals along lines: as bands, or as vertical rules if there are so many series
-    that bands would cover each other."""
+    """95 % intervals along lines: bands or, of so many series that these would overlap, rules."""
     mark, look = "area", {"opacity": 0.18}
     if series > MOST_BANDS:
         mark, look = "rule", {"strokeWidth": 1.2, "opacity": 0.7}

@@ -1,5 +1,4 @@
-"""Predictions next to measurements: a table and a plot. No other table or plot contains
-predictions."""
+"""Predictions next to measurements: the only table and plot with predictions."""
 
 from __future__ import annotations
 

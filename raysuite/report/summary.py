@@ -36,8 +36,7 @@ MOST_FAILURES = 4
 
 
 def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
-    """The sentences of the summary: results, then caveats, then problems. Names of variants omit
-    the parts that all names share."""
+    """Results, then caveats, then problems. Names of variants omit the parts that all share."""
     said = [*fastest(rows), *_scaling(rows), *_caveats(rows, runs), *_problems(runs)]
     short = short_names([row.name for row in rows])
     # longest first: a name may be the beginning of another
@@ -78,8 +77,7 @@ def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
 
 
 def _shares(found: Mapping[str, float], variants: int) -> list[str]:
-    """Names with their shares, such as `ddp (12%)`; `all 4 variants (12% to 30%)` if every variant
-    is listed."""
+    """`ddp (12%)`; `all 4 variants (12% to 30%)` if every variant is listed."""
     if len(found) == variants > 1:
         ends = dict.fromkeys(f"{pick(found.values()):.0%}" for pick in (min, max))
         return [f"all {variants} variants ({' to '.join(ends)})"]
@@ -180,8 +178,7 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
 
 
 WIDE_SPREAD = 0.1
-"""The spread of repeats is reported if their standard deviation is at least this share of the
-mean."""
+"""The standard deviation of repeats is reported if it is at least this share of the mean."""
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
@@ -247,8 +244,7 @@ def _epoch_speeds(row: Row) -> Any:
 
 
 def _left_out(runs: Sequence[RunFigures]) -> list[str]:
-    """Sentences on samples that runs left out of their data sets, and on what the data sets lack.
-    Each sentence lists the variants concerned."""
+    """Sentences on samples that were left out, and on what data sets lack, with the variants."""
     variants: dict[str, list[str]] = {}
     for run in runs:
         name = run.plan["spec"]["data"]["name"]
@@ -399,8 +395,7 @@ def _throughput(row: Row) -> float:
 # Environments.
 
 MEMORY_SHARE = 0.05
-"""Relative differences of memory below this do not count, because equal nodes report slightly
-different sizes."""
+"""Smaller relative differences of memory do not count: sizes of equal nodes differ slightly."""
 OF_THE_PLAN = {"CUDA_VISIBLE_DEVICES", "HOROVOD_GLOO_IFACE", "OMP_NUM_THREADS"}
 """Variables that Ray and raysuite set for each worker, according to the plan of its run."""
 

@@ -48,8 +48,7 @@ class Sheet:
     styles: tuple[Style, ...] = ()
     """Style of each line: `bad` for an error, `dim` for a line without figures."""
     main: frozenset[str] = frozenset()
-    """Titles of the columns that are shown on a narrow screen, such as a phone's; empty: all
-    columns."""
+    """Titles of the columns that a narrow screen (a phone) shows; empty: all columns."""
 
     @property
     def classes(self) -> list[str]:
@@ -278,8 +277,7 @@ def _time_to_accuracy(row: Row, write: text.Writer) -> str:
 
 
 def all_metrics(rows: Sequence[Row]) -> tuple[Metric, ...]:
-    """The metrics of the rows, in the order of tables; without rows, the metrics of
-    classification."""
+    """The metrics of the rows in the order of tables; without rows, those of classification."""
     of_tasks = {row.task: row.metrics for row in rows}
     found = dict.fromkeys(metric for metrics in of_tasks.values() for metric in metrics)
     return tuple(found) or metrics_of()
@@ -357,8 +355,7 @@ def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
 
 
 def columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    """The columns that have content for these rows; on CPUs, for example, the column of device
-    memory is left out."""
+    """The columns that have content for these rows: on CPUs no device memory, for example."""
     scripts = all(script_name(row.runs[0].plan) for row in rows)
     optional = {
         "epoch_seconds": not scripts,
@@ -398,8 +395,7 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
 
 
 NARROW = 140
-"""Width of a terminal, in characters. In a narrower terminal only the most important columns of the
-table are shown."""
+"""Characters; a narrower terminal shows only the most important columns of the table."""
 
 TOGETHER = "those of all rows hold together at 95 %, so that the best may be picked"
 """An explanation of the intervals of ratios (`raysuite.records.rows.Ratios`)."""
@@ -583,8 +579,7 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
 
 
 def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Rows with a wrapper or torch.compile, each compared with the row without it; None if there
-    are no such rows."""
+    """Rows with a wrapper or torch.compile, compared with rows without; None if there are none."""
     shown = [row for row in rows if row.beside is not None]
     if not shown:
         return None

@@ -20,8 +20,7 @@ _LONG = 1e9
 """Numbers of at least this size, such as ends of very wide intervals, have an exponent."""
 
 HOPELESS = 10
-"""An interval whose upper end exceeds this multiple of its mean carries no information. Two
-repeats that differ much have such an interval."""
+"""An interval whose upper end exceeds this multiple of its mean carries no information."""
 
 Writer = Callable[[float], str]
 
