@@ -5,12 +5,17 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 
-def human_bytes(count: float) -> str:
-    """`count` bytes with a binary unit, such as `1.5 GiB`."""
+def count(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def human_bytes(size: float) -> str:
+    """`size` bytes with a binary unit, such as `1.5 GiB`."""
     for limit, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if count >= limit:
-            return f"{count / limit:.1f} {unit}"
-    return f"{count:.0f} B"
+        if size >= limit:
+            return f"{size / limit:.1f} {unit}"
+    return f"{size:.0f} B"
 
 
 def human_seconds(seconds: float) -> str:

@@ -17,14 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 from raysuite import __version__
 from raysuite.cli.run_options import HELP_OPTIONS, Command
 from raysuite.ending import end_process
-from raysuite.errors import (
-    RaysuiteError,
-    SpecError,
-    StorageError,
-    UserError,
-    how_to_write,
-    is_full,
-)
+from raysuite.errors import RaysuiteError, SpecError, StorageError, UserError, how_to_write, is_full
+from raysuite.units import count
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -59,17 +53,6 @@ VERBS = {
     "image": "Build and verify Apptainer images.",
 }
 """Verb -> the first sentence of its help, in the order of `raysuite --help`."""
-REPLACED = {
-    "cluster env": "cluster status --env",
-    "cluster doctor": "doctor --site SITE",
-    "cluster list": "cluster status --all",
-    "cluster site list": "cluster site show",
-    "explain": "report --explain",
-    "history": "report --history",
-    "image docker": "image build --dockerfile",
-    "schema": "plan --schema spec",
-}
-"""Verb of earlier versions -> the verb and option that replace it."""
 _MODULES = {"sweep": "run", "calibrate": "predict", "sync": "register"}
 """Verb -> the module that defines it, if the module's name is not the verb."""
 
@@ -86,9 +69,6 @@ class _Verbs(TyperGroup):
             self.add_command(TyperCommand(name, help=about))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        for old, new in REPLACED.items():
-            if args[: len(old.split())] == old.split() and not ctx.resilient_parsing:
-                raise UserError(f"`raysuite {old}` is now `raysuite {new}`")
         name, known, rest = super().resolve_command(ctx, args)
         return name, known and load_verb(str(name)), rest
 
@@ -112,8 +92,7 @@ class _Verbs(TyperGroup):
 def _complain(error: RaysuiteError, code: int) -> int:
     lines = [f"error: {error}"]
     if isinstance(error, SpecError):
-        count = len(error.mistakes)
-        lines = ["error: 1 mistake" if count == 1 else f"error: {count} mistakes"]
+        lines = [f"error: {count(len(error.mistakes), 'mistake')}"]
         lines += [f"  {mistake}" for mistake in error.mistakes]
     print("\n".join(lines), file=sys.stderr)
     return code

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from raysuite.plan import RunPlan
     from raysuite.plan.loading import LoadingPlan
     from raysuite.records import BatchFound
-    from raysuite.records.batch_trials import SizeFigures
     from raysuite.records.loader_rates import LoadingBench
     from raysuite.spec.data_set import DataOptions
 
@@ -90,23 +89,24 @@ def measure_and_print(
     mlflow: bool,
     tracking_uri: str | None,
 ) -> LoadingBench:
-    """Time the loaders, write and print the report, and log it to MLflow. After Ctrl-C, report the
-    timings so far, and raise KeyboardInterrupt."""
+    """Time loaders, report and log the figures. After Ctrl-C: report, raise KeyboardInterrupt."""
     from raysuite.orchestrate.loader_timings import compare
     from raysuite.records.loader_rates import FILE, LoadingBench
 
     def begun(name: str, repeat: int) -> None:
         advance(0, f"round {repeat + 1} of {plan.repeats}: {name}")
 
-    interrupted, total = False, plan.repeats * len(plan.candidates)
+    interrupted, total, start = False, plan.repeats * len(plan.candidates), time.time()
     with progress("reading the images", total, "", hidden=as_json) as advance:
         try:
             measured = compare(plan, folder, cpus(), named, begun, lambda fact: advance(1))
         except KeyboardInterrupt:
             if not (folder / FILE).exists():
                 raise
-            interrupted = True
             measured = LoadingBench.model_validate_json((folder / FILE).read_bytes())
+            if measured.time < start:  # those of an earlier command
+                raise
+            interrupted = True
     _report(measured, folder, as_json)
     if interrupted:
         raise KeyboardInterrupt
@@ -259,8 +259,7 @@ def loaders(
 
 
 def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str, Any]]]:
-    """The data set of `what` and, if `what` is a spec, its loaders. Raises UserError if the spec
-    has several data sets."""
+    """The data set of `what` and a spec's loaders. Raises UserError if a spec has several sets."""
     from raysuite.plan import expand
     from raysuite.plan.loading import NAMES, checked_data
     from raysuite.spec import read_document
@@ -277,8 +276,8 @@ def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str,
             f"{what} has {len(checked)} data sets ({names}); name one of them instead of the spec, "
             "or choose by --format, --path and --image-size"
         )
-    own = [spec.loader.model_dump(exclude_defaults=True) | {"name": spec.loader.name}
-           for spec in specs if spec.loader.name in NAMES]  # fmt: skip
+    loaders = [spec.loader for spec in specs if spec.loader.name in NAMES]
+    own = [each.model_dump(exclude_defaults=True) | {"name": each.name} for each in loaders]
     return next(iter(checked.values())), own
 
 
@@ -305,12 +304,6 @@ def batch(
     at_most: Annotated[
         int | None, typer.Option(min=1, help="The largest micro-batch that is tried.")
     ] = None,
-    memory_share: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01, max=1.0, help="Share of the free memory that may be used; default: 0.9."
-        ),
-    ] = None,
     address: Address = None,
     out: Out = None,
     dry_run: DryRun = False,
@@ -332,7 +325,7 @@ def batch(
     from raysuite.orchestrate import preflight
     from raysuite.orchestrate.ray_cluster import connect
     from raysuite.orchestrate.stopping import StopWatch
-    from raysuite.plan.batch_candidates import opened
+    from raysuite.plan.batch_candidates import opened, same_search, sizes_of
     from raysuite.plan.dry_batch import unproven
     from raysuite.spec import read_document
     from raysuite.spec.document import of_network
@@ -340,12 +333,18 @@ def batch(
     document = of_network(read_document(spec, overrides or [], scale))
 
     def wishes(gpus: int | None) -> list[RunPlan]:
-        plans = preflight.plans_here(document, gpus)
-        return _distinct([opened(plan, at_most, memory_share) for plan in plans])
+        plans = [opened(plan, at_most) for plan in preflight.plans_here(document, gpus)]
+        # one plan for each group of plans that can share a search
+        return list({same_search(plan): plan for plan in reversed(plans)}.values())[::-1]
 
     first = wishes(gpus_before(address))
     if dry_run:
-        _print_sizes(first, as_json)
+        tried = {_name(plan): sizes_of(plan).sizes for plan in first}
+        if as_json:
+            print_json(tried)
+            return
+        for name, sizes in tried.items():
+            print_text(f"{name}: micro-batches of {', '.join(map(str, sizes))}, as far as they fit")
         return
     preflight.check_early(first, document, elsewhere=bool(address))
     folder = _folder(out, f"batches-{first[0].spec.name}")
@@ -373,34 +372,14 @@ def batch(
     print_text(f"\n{folder / 'batches.json'}")
 
 
-def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """One plan for each group of plans that can share a batch search (`same_search`)."""
-    from raysuite.plan.batch_candidates import same_search
-
-    return list({same_search(plan): plan for plan in reversed(plans)}.values())[::-1]
-
-
-def _print_sizes(plans: Sequence[RunPlan], as_json: bool) -> None:
-    from raysuite.plan.batch_candidates import sizes_of
-
-    tried = {_name(plan): sizes_of(plan).sizes for plan in plans}
-    if as_json:
-        print_json(tried)
-        return
-    for name, sizes in tried.items():
-        print_text(f"{name}: micro-batches of {', '.join(map(str, sizes))}, as far as they fit")
-
-
 def _name(plan: RunPlan) -> str:
-    """The variant's name without batch sizes that the search replaces, and without the loader,
-    because a search trains on random samples."""
+    """The variant's name without the loader and the batch sizes that the search replaces."""
     from raysuite.records.names import extras, strategy_name, workers_name
 
     data = plan.model_dump(mode="json")
-    for key in (
-        () if plan.batch_is_given else ("training.global_batch", "training.batch_per_worker")
-    ):
-        data["label"].pop(key, None)
+    if not plan.batch_is_given:
+        for key in ("training.global_batch", "training.batch_per_worker"):
+            data["label"].pop(key, None)
     parts = (strategy_name(data), workers_name(plan.workers), *extras(data))
     return " · ".join([plan.spec.model.name, *parts])
 
@@ -410,6 +389,10 @@ def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
 
     figures = size_figures(found.tried)
     rate = "images_per_second" if plan.task.unit == "images" else "samples_per_second"
+    sizes = [asdict(each) for each in figures]
+    for size in sizes:
+        speed = size.pop("images_per_second")
+        size[rate] = list(speed["values"]) if speed else []
     return {
         "name": _name(plan),
         "strategy": plan.spec.strategy.model_dump(mode="json"),
@@ -418,31 +401,18 @@ def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
         "largest": max(each.micro_batch for each in figures if each.fits),
         "fastest": found.micro_batch,
         "seconds": found.seconds,
-        "sizes": [
-            {**_without_rate(each), rate: list(speed.values) if speed else []}
-            for each in figures
-            for speed in [each.images_per_second]
-        ],
+        "sizes": sizes,
     }
-
-
-def _without_rate(found: SizeFigures) -> dict[str, Any]:
-    return {key: value for key, value in asdict(found).items() if key != "images_per_second"}
 
 
 def search_summary(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
     """The result of a plan's search, as a table and a sentence."""
-    from raysuite.records.batch_trials import size_figures
-
-    figures = size_figures(found.tried)
-    return _table(plan, found, figures), _summary(found, figures)
-
-
-def _table(plan: RunPlan, found: BatchFound, figures: Sequence[SizeFigures]) -> Table:
     from rich.text import Text
 
+    from raysuite.records.batch_trials import size_figures
     from raysuite.report.text import stat
 
+    figures = size_figures(found.tried)
     rows = [
         (
             str(each.micro_batch),
@@ -455,12 +425,8 @@ def _table(plan: RunPlan, found: BatchFound, figures: Sequence[SizeFigures]) -> 
         for each in figures
     ]
     headings = ("micro-batch", "fits", "memory", "of", "samples/s", "")
-    return table(headings, rows, ("micro-batch", "memory", "of", "samples/s"), _name(plan))
-
-
-def _summary(found: BatchFound, figures: Sequence[SizeFigures]) -> str:
     largest = max(each.micro_batch for each in figures if each.fits)
-    return (
+    return table(headings, rows, ("micro-batch", "memory", "of", "samples/s"), _name(plan)), (
         f"largest: {largest} samples a worker ({found.why_no_larger}); "
         f"fastest: {found.micro_batch}, {found.why_fastest}"
     )

@@ -60,8 +60,7 @@ def check(
         float, typer.Option(min=0, max=1, help="Relative loss of throughput that is accepted.")
     ] = 0.1,
     expected: Annotated[
-        float | None,
-        typer.Option(help="Throughput of each worker to compare with, in images/s."),
+        float | None, typer.Option(help="Throughput of each worker to compare with, in images/s.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -21,7 +21,7 @@ from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.run_options import Address, AsJson, DryRun, group
 from raysuite.errors import RaysuiteError, SpecError, UserError
 from raysuite.files import write_whole
-from raysuite.units import human_seconds
+from raysuite.units import count, human_seconds
 
 if TYPE_CHECKING:
     from raysuite.cluster.client import Status
@@ -38,26 +38,17 @@ ClusterName = Annotated[
 
 
 def in_words(status: Status) -> str:
-    """The cluster's state and, if known, the reason for it."""
     return f"{status.state} ({status.why})" if status.why else status.state
 
 
 def node_in_words(status: Status, index: int) -> str:
-    """A node's state as its agent wrote it; `lost` if Ray does not count the node as alive, `gone`
-    if its cluster has ended."""
+    """The state that a node's agent wrote; `lost` if Ray lacks the node, `gone` after the end."""
     node = status.nodes[index]
     if node.state == "joined" and not status.lives:
         return "gone"
     if status.state == "up" and node.state == "joined" and not status.is_alive(node):
         return "lost"
     return f"{node.state} ({node.message})" if node.message else node.state
-
-
-def mlflow_in_words(head: Head) -> str:
-    """The MLflow server's address, and whether the server answers yet."""
-    if not head.mlflow:
-        return f"none ({head.mlflow_error})" if head.mlflow_error else "none"
-    return head.mlflow if head.mlflow_answers else f"{head.mlflow} (starting)"
 
 
 def as_data(status: Status) -> dict[str, Any]:
@@ -276,8 +267,8 @@ def _list_sites(as_json: bool) -> None:
             found = find_site(name)
             row = {"kind": found.kind, "description": found.description, "ok": True}
         except SpecError as error:
-            count = len(error.mistakes)
-            words = f"{count} mistake{'s' * (count > 1)}; `raysuite cluster site show {name}`"
+            mistakes = count(len(error.mistakes), "mistake")
+            words = f"{mistakes}; `raysuite cluster site show {name}`"
             row = {"kind": "?", "description": words, "ok": False}
         rows.append({"name": name, **row, "file": str(file)})
     if as_json:
@@ -337,8 +328,7 @@ def check(
             for row in rows
         ]
         stdout().print(table(columns, lines))
-        carried = sorted({name for row in rows for name in row.transports})
-        if carried:
+        if carried := sorted({name for row in rows for name in row.transports}):
             print_text(f"all-reduce of all: {rows[0].all_reduce_s:.4g} s, by {'; '.join(carried)}")
         for line in findings(rows):
             print_text(line)
@@ -352,8 +342,7 @@ def check(
 # `raysuite cluster up`: start a cluster and wait until all nodes have joined.
 
 _AGENT = ("-P", "-m", "raysuite.cluster.agent")
-"""Python's arguments to start an agent. With -P, Python imports nothing from the working folder,
-which may contain another raysuite."""
+"""Python's arguments for an agent; with -P, it imports nothing from the working folder."""
 
 
 def up(
@@ -411,7 +400,7 @@ def up(
         else:
             print_text(text)
         return
-    folder = start(cluster, command, resume, lambda text: print_text(text, error=True))
+    folder = start(cluster, command, resume, partial(print_text, error=True))
     if wait:
         _wait(folder)
     if as_json:
@@ -421,13 +410,12 @@ def up(
 
 
 def bring_up(site: str, nodes: str | None, name: str) -> ClusterFolder:
-    """Start a cluster, and wait until it is up."""
     from raysuite.cluster.client import start
     from raysuite.cluster.folder import folder_of
 
     cluster = _requested(site, nodes, name, None)
     command = _command(cluster, folder_of(name))
-    folder = start(cluster, command, False, lambda text: print_text(text, error=True))
+    folder = start(cluster, command, tell=partial(print_text, error=True))
     _wait(folder)
     return folder
 
@@ -467,8 +455,7 @@ def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str |
 
 
 def _working_folder() -> str:
-    """The folder in which jobs start: the working folder or, if that is not writable (such as
-    another user's checkout), the home folder."""
+    """The folder in which jobs start: the working folder or, if not writable, the home folder."""
     here, home = Path.cwd(), Path.home()
     if os.access(here, os.W_OK) or not os.access(home, os.W_OK):
         return str(here)
@@ -542,17 +529,15 @@ def _progress_text(status: Status) -> str:
 
 def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
     name, spec = cluster.name, "experiments/quickstart.yaml"
-    if not (Path(cluster.working_folder) / spec).exists():
-        spec = "SPEC.yaml"
     if not is_up:
         return f"{name} is starting; `raysuite cluster status {name}` shows its progress"
-    return "\n".join(
-        (
-            f"{name} is up. Continue with:",
-            f'  eval "$(raysuite cluster status {name} --env)"',
-            f"  ray job submit -- raysuite run {spec}",
-            f"  raysuite cluster down {name}",
-        )
+    if not (Path(cluster.working_folder) / spec).exists():
+        spec = "SPEC.yaml"
+    return (
+        f"{name} is up. Continue with:\n"
+        f'  eval "$(raysuite cluster status {name} --env)"\n'
+        f"  ray job submit -- raysuite run {spec}\n"
+        f"  raysuite cluster down {name}"
     )
 
 
@@ -606,11 +591,8 @@ def status(
         return
     jobs = _jobs(folder, found)
     if as_json:
-        data = as_data(found) | {
-            "jobs": [{"id": job.id, "status": job.status} for job in jobs],
-            "timings": folder.timings(),
-        }
-        print_json(data)
+        listed = [{"id": job.id, "status": job.status} for job in jobs]
+        print_json(as_data(found) | {"jobs": listed, "timings": folder.timings()})
         return
     _show(folder, found, jobs)
 
@@ -637,8 +619,7 @@ def _list(found: Sequence[Status], as_json: bool) -> None:
 
 
 def _environment(folder: ClusterFolder, found: Status) -> dict[str, str]:
-    """The environment variables with which a client finds the cluster. Raises UserError if the
-    cluster is not up, or if it runs on another host."""
+    """The variables with which clients find the cluster. Raises UserError if it is not up here."""
     from raysuite.cluster.client import check_here
     from raysuite.cluster.variables import client_environment
 
@@ -675,12 +656,9 @@ def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
             "ray": head.gcs,
             "ray client": head.client,
             "dashboard": head.dashboard,
-            "mlflow": mlflow_in_words(head),
+            "mlflow": _mlflow_in_words(folder, head, any_runs=bool(jobs)),
         }
-        if head.mlflow and head.mlflow_answers:
-            facts["mlflow"] = _mlflow_page(folder, head, any_runs=bool(jobs))
-    seconds = folder.timings()
-    if seconds:
+    if seconds := folder.timings():
         facts["start took"] = ", ".join(f"{what} {value:.1f} s" for what, value in seconds.items())
     out.print(f"{cluster.name}")
     for what, value in facts.items():
@@ -698,12 +676,15 @@ _MLFLOW_S = 10
 """Seconds to wait until MLflow returns the newest results."""
 
 
-def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
-    """The URL of the table of the newest results in the cluster's MLflow, or of the list of
-    experiments if there are no results or MLflow does not answer in time."""
+def _mlflow_in_words(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
+    """MLflow's page of the newest results, or of its experiments; or why there is no page."""
     from raysuite.cluster.variables import client_environment
     from raysuite.track.store import experiments_page, runs_page
 
+    if not head.mlflow:
+        return f"none ({head.mlflow_error})" if head.mlflow_error else "none"
+    if not head.mlflow_answers:
+        return f"{head.mlflow} (starting)"
     page = experiments_page()
     if any_runs:
         patience = {"TIMEOUT": f"{_MLFLOW_S}", "MAX_RETRIES": "0"}
@@ -742,20 +723,15 @@ def logs(
     """
     from raysuite.cluster.client import find_folder
 
-    files = map(str, _files(find_folder(cluster), node))
+    folder = find_folder(cluster)
+    found = {file.stem: str(file) for file in sorted(folder.logs.glob("*.log"))}
+    if not found:
+        raise UserError(f"the cluster {folder.name!r} has no logs yet")
+    if node is not None and node not in found:
+        raise UserError(f"no log is called {node!r}; valid: {', '.join(found)}")
+    files = list(found.values()) if node is None else [found[node]]
     follows = ["--follow"] if follow else []
     subprocess.run(["tail", f"--lines={lines}", *follows, *files], check=False)
-
-
-def _files(folder: ClusterFolder, node: str | None) -> list[Path]:
-    found = {file.stem: file for file in sorted(folder.logs.glob("*.log"))}
-    if node is None:
-        if not found:
-            raise UserError(f"the cluster {folder.name!r} has no logs yet")
-        return list(found.values())
-    if node not in found:
-        raise UserError(f"no log is called {node!r}; valid: {', '.join(found) or 'none yet'}")
-    return [found[node]]
 
 
 def down(
@@ -791,9 +767,8 @@ def down(
     )
     left = []
     for each in names:
-        folder = find_folder(each)
         try:
-            lines = take_down(folder, grace, _printer(each), remove)
+            lines = take_down(find_folder(each), grace, _printer(each), remove)
         except RaysuiteError as error:
             if not everything:
                 raise

@@ -6,7 +6,6 @@ rich follows NO_COLOR and FORCE_COLOR, and writes no control codes to files and 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,13 +59,9 @@ def print_json(data: Any) -> None:
         text = to_json(data, indent=2, inf_nan_mode="null").decode()
     except ValueError:  # pydantic refuses text that is not valid UTF-8, such as a file's name
         text = json.dumps(finite(data), indent=2, ensure_ascii=False)
-    if not _is_unicode():
+    if not (sys.stdout.encoding or "utf-8").lower().startswith("utf"):
         text = json.dumps(json.loads(text), indent=2)
     print_text(text)
-
-
-def _is_unicode() -> bool:
-    return (sys.stdout.encoding or "utf-8").lower().startswith("utf")
 
 
 def table(
@@ -90,43 +85,6 @@ def table(
     for row in rows:
         shown.add_row(*row)
     return shown
-
-
-def print_line(text: str) -> None:
-    """Print a result as one line, wrapped if wider than the terminal."""
-    if len(text) <= PLAIN_WIDTH and _as_rich_would([[text]]):
-        print_text(text)
-    else:
-        stdout().print(text)
-
-
-def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()
-) -> None:
-    """Print a table of texts. If stdout is a file or a pipe and the table fits, print it without
-    rich: rich would write the same output, but takes a second for 1,000 rows."""
-    cells = [headings, *rows]  # `rows` can be iterated over only once
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    width = sum(widths) + 3 * len(widths) - 1
-    if _as_rich_would(cells) and width <= PLAIN_WIDTH:
-        fit = [str.rjust if heading in numbers else str.ljust for heading in headings]
-        lines = (
-            "   ".join(set_in(text, n) for text, set_in, n in zip(row, fit, widths, strict=True))
-            for row in cells
-        )
-        blank = " " * width
-        rule = f" {'─' * (width - 2)} "
-        print_text("\n".join((blank, f" {next(lines)} ", rule, *(f" {x} " for x in lines), blank)))
-    else:
-        stdout().print(table(headings, cells[1:], numbers))
-
-
-def _as_rich_would(cells: Iterable[Sequence[str]]) -> bool:
-    """Whether rich would write the texts unchanged: without colours or wide characters."""
-    colours = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
-    if colours or sys.stdout.isatty() or not _is_unicode():
-        return False
-    return all(text.isprintable() and max(text, default="") < "\u0300" for x in cells for text in x)
 
 
 def print_sheet(sheet: Sheet, without: Collection[str] = ()) -> None:

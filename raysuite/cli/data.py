@@ -19,7 +19,7 @@ from raysuite.cli.run_options import AsJson, DryRun, Scale, Workers, group, head
 from raysuite.errors import RunError, UserError
 from raysuite.spec.base import IMPORT_PATH
 from raysuite.spec.datasets import NAMED, Format, default_path
-from raysuite.units import human_bytes, human_seconds
+from raysuite.units import count, human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -251,8 +251,8 @@ def _here(synthetic: SyntheticSet, out: Path | None, workers: int, force: bool, 
         print_text(f"{folder} is being written by another process; waiting for it", error=True)
 
     total = synthetic.train + synthetic.val
-    with progress(f"making {synthetic.name}", total, "images", hidden=bool(say)) as count:
-        made = make(synthetic, folder, workers, force, count, waiting)
+    with progress(f"making {synthetic.name}", total, "images", hidden=bool(say)) as advance:
+        made = make(synthetic, folder, workers, force, advance, waiting)
     if say:
         say(_as_data(synthetic, made))
     else:
@@ -288,18 +288,17 @@ def _on_nodes(
     folder = None if out is None else out.expanduser().absolute()
     with (
         connect(address) as capacity,
-        progress(f"making {synthetic.name}", capacity.nodes, "nodes", hidden=bool(say)) as count,
+        progress(f"making {synthetic.name}", capacity.nodes, "nodes", hidden=bool(say)) as advance,
     ):
-        ends = make_on_nodes(synthetic, folder, workers, force, count)
+        ends = make_on_nodes(synthetic, folder, workers, force, advance)
     _print_nodes(synthetic, ends, say)
-    failed = [end for end in ends if end.made is None]
-    if failed:
+    made = [end.made for end in ends if end.made is not None]
+    if len(made) < len(ends):
         raise RunError(
-            f"{len(failed)} of {len(ends)} nodes hold no complete set; fix the causes above, and "
-            "run the same command again"
+            f"{len(ends) - len(made)} of {len(ends)} nodes hold no complete set; fix the causes "
+            "above, and run the same command again"
         )
-    digests = {end.made.digest for end in ends if end.made is not None}
-    if len(digests) > 1:
+    if len({each.digest for each in made}) > 1:
         raise RunError(
             "the nodes' sets differ, though all parameters are equal: compare the versions of "
             "NumPy and Pillow on them, and make the set again with --force"
@@ -309,19 +308,15 @@ def _on_nodes(
 def _print_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], say: _Say) -> None:
     if say:
         nodes = [
-            {
-                "node": end.node,
-                "error": end.error,
-                **({} if end.made is None else _as_data(synthetic, end.made)),
-            }
+            {"node": end.node, "error": end.error}
+            | ({} if end.made is None else _as_data(synthetic, end.made))
             for end in ends
         ]
         say({"synthetic": synthetic.parameters, "nodes": nodes})
         return
     for end in ends:
-        shown = (
-            end.error if end.made is None else f"{end.made.path}: {_summary(synthetic, end.made)}"
-        )
+        made = end.made
+        shown = end.error if made is None else f"{made.path}: {_summary(synthetic, made)}"
         print_text(f"{end.node}  {shown}")
 
 
@@ -354,9 +349,6 @@ def check(
         ),
     ] = False,
     workers: Workers = None,
-    limit_shown: Annotated[
-        int, typer.Option(min=0, help="Largest number of errors, and of notes, to print.")
-    ] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Check a data set: counts, classes, unreadable images, checksums, indices, labels.
@@ -375,13 +367,12 @@ def check(
     """
     from raysuite.data.set_check import check as look
 
-    targets, reports = _targets(what, name, form), []
-    for target in targets:
+    reports = []
+    for target in _targets(what, name, form):
         with ExitStack() as stack:
 
             def begin(total: int, unit: str, stack: ExitStack = stack) -> Callable[[int], None]:
-                bar = progress("checking", total, unit, hidden=as_json)
-                return stack.enter_context(bar)
+                return stack.enter_context(progress("checking", total, unit, hidden=as_json))
 
             reports.append(look(target, decode, write_index, workers or cpus(), begin))
     if as_json:
@@ -389,7 +380,7 @@ def check(
         print_json(shown[0] if len(shown) == 1 else shown)
     else:
         for report in reports:
-            _print_report(report, limit_shown)
+            _print_report(report)
     if not all(report.ok for report in reports):
         raise typer.Exit(1)
 
@@ -403,22 +394,16 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     from raysuite.spec.document import of_network
 
     path = Path(what)
-    if re.fullmatch(IMPORT_PATH, what) and not path.exists():
-        if name or form:
-            raise UserError(
-                f"--name and --format are only for folders; {what} is your own data set: "
-                "leave them out"
-            )
+    of_user = re.fullmatch(IMPORT_PATH, what) and not path.exists()
+    of_spec = path.suffix in SPEC_SUFFIXES
+    if (of_user or of_spec) and (name or form):
+        whose = "names its data set" if of_spec else "is your own data set"
+        raise UserError(f"--name and --format are only for folders; {what} {whose}: leave them out")
+    if of_user:
         return [target_of(DataOptions(name=what, image_size=1))]  # required, but not used
-    if path.suffix in SPEC_SUFFIXES:
-        if name or form:
-            raise UserError(
-                f"--name and --format are only for folders; {what} names its data set: "
-                "leave them out"
-            )
+    if of_spec:
         blocks = [spec.data for _, spec in expand(of_network(read_document(path)))]
-        unique = {block.model_dump_json(): block for block in blocks}
-        return _with_files(unique.values())
+        return _with_files({block.model_dump_json(): block for block in blocks}.values())
     try:
         if what == "digits" and name is None and form is None and not path.exists():
             return _with_files([DataOptions(name=what)])
@@ -430,13 +415,14 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
                 raise UserError(f"no folder {target.root}")
             return [target]
     except ValueError as error:
-        raise UserError(f"--name {name}, --format {form}: {_reason(error)}") from error
+        found: Any = getattr(error, "errors", list)()  # pydantic's errors, if it is one of those
+        reason = "; ".join(str(each["msg"]) for each in found) or str(error)
+        raise UserError(f"--name {name}, --format {form}: {reason}") from error
     return [detect(path.expanduser().resolve())]
 
 
 def _with_files(blocks: Iterable[DataOptions]) -> list[Target]:
-    """The data sets that consist of files or of a user's code. For each other data set, a message
-    states why it is not checked."""
+    """The data sets with files or of a user; a message states why each other is not checked."""
     from raysuite.data.set_check import target_of
 
     found = []
@@ -448,24 +434,24 @@ def _with_files(blocks: Iterable[DataOptions]) -> list[Target]:
     return found
 
 
-def _reason(error: ValueError) -> str:
-    found: Any = getattr(error, "errors", list)()
-    return "; ".join(str(each["msg"]) for each in found) or str(error)
+MOST_SHOWN = 20
+"""Largest number of errors, of notes and of skipped images that are printed."""
 
 
-def _print_report(report: Report, limit: int) -> None:
+def _print_report(report: Report) -> None:
     print_text(f"{report.path}: {report.form}".removesuffix(": "))
     if report.splits:
         stdout().print(_table(report))
     wrong = [finding for finding in report.findings if not finding.note]
     notes = [finding for finding in report.findings if finding.note]
-    for title, found, count in (("note", notes, len(notes)), ("wrong", wrong, report.errors)):
-        if count:
-            print_text(f"{count} {title}{'s' if title == 'note' and count > 1 else ''}:")
-        for finding in found[:limit]:
+    of_notes = count(len(notes), "note"), notes, len(notes)
+    for title, found, total in (of_notes, (f"{report.errors} wrong", wrong, report.errors)):
+        if total:
+            print_text(f"{title}:")
+        for finding in found[:MOST_SHOWN]:
             print_text(f"  {finding}")
-        if count > limit:
-            print_text(f"  and {count - limit} more; --limit-shown or --json shows them")
+        if total > MOST_SHOWN:
+            print_text(f"  and {total - MOST_SHOWN} more; --json shows them")
     if report.ok:
         print_text("no errors found")
 
@@ -567,8 +553,8 @@ def convert(
         _print_conversion_plan(conversion, as_json)
         return
     total = conversion.images("train") + conversion.images("val")
-    with progress("converting", total, "images", hidden=as_json) as count:
-        summary = run(conversion, workers or cpus(), bad, count)
+    with progress("converting", total, "images", hidden=as_json) as advance:
+        summary = run(conversion, workers or cpus(), bad, advance)
     if as_json:
         print_json({"target": str(conversion.target), **asdict(summary)})
     else:
@@ -577,13 +563,12 @@ def convert(
 
 def _print_conversion_plan(conversion: Conversion, as_json: bool) -> None:
     if as_json:
-        shown = {**conversion.document, "first_label": conversion.first_label}
-        print_json({**shown, "passed_over": conversion.passed_over, "bytes": conversion.bytes})
+        figures = {key: getattr(conversion, key) for key in ("first_label", "passed_over", "bytes")}
+        print_json({**conversion.document, **figures})
         return
-    counts = conversion.document["shards"]
     for split in ("train", "val"):
-        images = conversion.images(split)
-        print_text(f"{split}: {images:,} images into {counts[split]} shards")
+        shards = conversion.document["shards"][split]
+        print_text(f"{split}: {conversion.images(split):,} images into {shards} shards")
     print_text(
         f"{conversion.bytes / 1e6:,.1f} MB of images, {len(conversion.classes)} classes from label "
         f"{conversion.first_label}; nothing was written"
@@ -599,7 +584,7 @@ def _print_passed_over(conversion: Conversion) -> None:
         )
 
 
-def _print_conversion(conversion: Conversion, summary: Summary, shown: int = 20) -> None:
+def _print_conversion(conversion: Conversion, summary: Summary) -> None:
     target = conversion.target
     done = f"{summary.written} of {summary.shards} shards were written, the others were complete"
     if summary.written == summary.shards:
@@ -613,10 +598,10 @@ def _print_conversion(conversion: Conversion, summary: Summary, shown: int = 20)
     )
     if summary.skipped:
         print_text(f"skipped, because they cannot be read: {len(summary.skipped)}")
-        for one in summary.skipped[:shown]:
+        for one in summary.skipped[:MOST_SHOWN]:
             print_text(f"  {one.path}: {one.reason}")
-        if len(summary.skipped) > shown:
-            print_text(f"  and {len(summary.skipped) - shown} more, in {target / 'manifest.json'}")
+        if (more := len(summary.skipped) - MOST_SHOWN) > 0:
+            print_text(f"  and {more} more, in {target / 'manifest.json'}")
     _print_passed_over(conversion)
     print_text(f"in a spec: data: {_spec(conversion)}")
 

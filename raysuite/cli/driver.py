@@ -28,12 +28,7 @@ from raysuite.cli.request import Request, RunRequest, SweepRequest
 from raysuite.cli.run_options import gpus_before
 from raysuite.cli.sweep_progress import SweepProgress, planned_trials
 from raysuite.cluster.folder import current_folder
-from raysuite.cluster.suites import (
-    Suite,
-    Verb,
-    job_id,
-    sole_driver,
-)
+from raysuite.cluster.suites import Suite, Verb, job_id, sole_driver
 from raysuite.orchestrate.timings import Timings, timing_lines
 from raysuite.orchestrate.tracking import Tracking
 from raysuite.plan.space import count
@@ -48,14 +43,7 @@ from raysuite.plan.trials import (
     sweep_document,
     write_more_trials,
 )
-from raysuite.records import (
-    STOPPED,
-    BatchFound,
-    Journal,
-    Results,
-    RunFailed,
-    results_figures,
-)
+from raysuite.records import STOPPED, BatchFound, Journal, Results, RunFailed, results_figures
 from raysuite.records.ends import is_left
 from raysuite.records.schema import SCHEMA
 from raysuite.records.sweep import trials
@@ -86,8 +74,7 @@ def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) 
 
 
 def print_what_changed(results: Results, document: Document) -> None:
-    """Print the keys of the spec that were edited after its runs began, and state that the edits
-    have no effect on resumed runs."""
+    """Print the keys of the spec that were edited since, and that the edits have no effect."""
     from raysuite.track.entries import flatten
 
     file = results.folder / "spec.yaml"
@@ -126,7 +113,6 @@ def write_loggers(results: Results, track: Sequence[str], silent: bool) -> None:
 
 
 def suite_of(results: Results, request: Request) -> Suite:
-    """The data that a cluster needs to resume the suite."""
     return Suite(
         results=results.folder.absolute(),
         folder=Path.cwd(),
@@ -538,7 +524,8 @@ def _execute(
 
     if tracking:
         tracking.ready()  # wait, so that MLflow's start does not disturb the first measurement
-    with work.view() as progress:
+    progress = work.view()
+    with progress.live():
 
         def poll() -> None:
             progress.poll(work.results)

@@ -105,8 +105,7 @@ def evaluate(
 
 
 def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
-    """The run's plan with the `data` keys in `overrides`. Raises UserError if the data does not fit
-    the network."""
+    """The plan with other `data` keys. Raises UserError if the data does not fit the network."""
     from raysuite.plan import make_plans
     from raysuite.spec.document import Document, override
 
@@ -168,8 +167,7 @@ def _write(out: Path, places: Sequence[tuple[int, str]], names: Sequence[str], r
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(("sample", "place", *names))
-    for (sample, place), row in zip(places, rows, strict=True):
-        writer.writerow((sample, place, *row))
+    writer.writerows((*place, *row) for place, row in zip(places, rows, strict=True))
     write_whole(out, text.getvalue().encode())
 
 
@@ -190,15 +188,9 @@ def _show_task(found: TaskEvaluation, plan: RunPlan, head: dict[str, str], as_js
 
 def _show_classes(found: Evaluation, head: dict[str, str], as_json: bool) -> None:
     if as_json:
-        figures = {
-            **head,
-            "samples": len(found.labels),
-            "accuracy": found.accuracy,
-            "loss": found.loss,
-            "classes": found.by_class(),
-            "confusion": found.confusion.tolist(),
-        }
-        print_json(figures)
+        figures = {"samples": len(found.labels), "accuracy": found.accuracy, "loss": found.loss}
+        by_class = {"classes": found.by_class(), "confusion": found.confusion.tolist()}
+        print_json({**head, **figures, **by_class})
         return
     print_text(
         f"{len(found.labels):,} images ({head['split']}): accuracy {found.accuracy:.2%}, "
@@ -210,11 +202,11 @@ def _show_classes(found: Evaluation, head: dict[str, str], as_json: bool) -> Non
         lines = sorted(lines, key=lambda each: (each["recall"] is None, each["recall"]))
         lines = lines[:_MOST_CLASSES]
         note = f"the {_MOST_CLASSES} classes with the lowest recall, of {len(found.classes)}"
+    formats = {"precision": ".1%", "recall": ".1%", "f1": ".3f"}
     rows = []
     for each in lines:
-        shares = ("–" if each[k] is None else f"{each[k]:.1%}" for k in ("precision", "recall"))
-        f1 = "–" if each["f1"] is None else f"{each['f1']:.3f}"
-        rows.append((str(each["class"]), f"{each['samples']:,}", *shares, f1))
+        shares = ("–" if each[k] is None else format(each[k], form) for k, form in formats.items())
+        rows.append((str(each["class"]), f"{each['samples']:,}", *shares))
     headings = ("Class", "Images", "Precision", "Recall", "F1")
     stdout().print(table(headings, rows, headings[1:], note))
     wrong = found.confusion.copy()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from raysuite.cli.console import print_json, print_line, print_table, print_text
+from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.run_options import AsJson, Gpus, Overrides, Scale, SpecFile
+from raysuite.units import count
 
 if TYPE_CHECKING:
     from raysuite.measure.topology import Topology
@@ -85,7 +86,6 @@ def plan(
 
 
 def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> None:
-    """Print a table of runs."""
     from raysuite.measure.topology import read_topology
     from raysuite.plan import passed_over
 
@@ -102,17 +102,17 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
     same = [key for key in rows[0] if len({row[key] for row in rows}) == 1 and key not in _OWN]
     shown = [key for key in rows[0] if key not in same]
     lines = ([row[key] for key in shown] for row in rows)
-    print_table(shown, lines, numbers=set(shown) - {"run"})
+    out = stdout()
+    out.print(table(shown, lines, set(shown) - {"run"}))
     if same:
         shared = " · ".join(f"{key} {rows[0][key]}" for key in same)
-        print_line(f"{'each run' if len(rows) > 1 else 'the run'}: {shared}")
+        out.print(f"{'each run' if len(rows) > 1 else 'the run'}: {shared}")
     if all(each.spec.script is None for each in plans):
-        print_line(summary(plans))
-    if schedule:
-        for line in _schedules(plans):
-            print_text(line)
+        out.print(summary(plans))
+    for line in _schedules(plans) if schedule else ():
+        print_text(line)
     for line in (*bindings(plans, read_topology()), *passed_over(plans)):
-        print_line(line)
+        out.print(line)
 
 
 def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
@@ -126,12 +126,11 @@ def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
         own = [bound_cpus("auto", each, workers, (), topology) for each in range(workers)]
         if any(own):
             cpus = " | ".join(cpu_list(each) for each in own)
-            yield f"{_count(workers, 'worker')} on this host would be bound to CPUs {cpus}"
+            yield f"{count(workers, 'worker')} on this host would be bound to CPUs {cpus}"
 
 
 def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
-    """Lines that draw each distinct pipeline schedule; a backward pass is drawn twice as long as a
-    forward pass."""
+    """Lines that draw each distinct schedule; a backward pass has twice a forward pass's length."""
     from raysuite.spec.schedules import bubble, in_flight, timeline, versions_held
 
     drawn: dict[Any, list[int]] = {}
@@ -213,7 +212,6 @@ def _row(each: RunPlan, group: int, warm: bool) -> dict[str, str]:
     def figure(key: str, style: str = "") -> str:
         return "auto" if key in still_open else format(getattr(each, key), style)
 
-    micro = "auto" if still_open else f"{each.micro_batch} x {each.accumulate}"
     return {
         "#": str(each.index + 1),
         "run": each.title,
@@ -221,7 +219,7 @@ def _row(each: RunPlan, group: int, warm: bool) -> dict[str, str]:
         "group": f"{group} warm" if warm else str(group),
         "seed": str(each.seed),
         "batch": figure("global_batch"),
-        "micro x acc.": micro,
+        "micro x acc.": "auto" if still_open else f"{each.micro_batch} x {each.accumulate}",
         "peak rate": figure("peak_lr", "g"),
         "steps/epoch": figure("steps_per_epoch"),
         "steps": figure("total_steps"),
@@ -252,18 +250,13 @@ def _placement(each: RunPlan) -> str:
 
 
 def summary(plans: Sequence[RunPlan]) -> str:
-    """The number of runs, the number of groups of runs that share workers, and the largest number
-    of CPUs and GPUs in use."""
+    """The number of runs and of groups that share workers, and the most CPUs and GPUs in use."""
     from raysuite.plan import groups
 
     runs, teams = len(plans), len(groups(plans))
     cpus = max(each.workers * each.spec.resources.cpus_per_worker for each in plans)
     gpus = max(each.workers if each.device == "gpu" else 0 for each in plans)
     return (
-        f"{_count(runs, 'run')} in {_count(teams, 'group')} of warm workers; "
-        f"at most {_count(cpus, 'CPU')} and {_count(gpus, 'GPU')} at a time"
+        f"{count(runs, 'run')} in {count(teams, 'group')} of warm workers; "
+        f"at most {count(cpus, 'CPU')} and {count(gpus, 'GPU')} at a time"
     )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("" if number == 1 else "s")

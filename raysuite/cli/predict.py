@@ -90,8 +90,7 @@ def calibrate(
 
     opened = [Results.open(folder) for folder in results]
     runs = [run for each in opened for run in results_figures(each)]
-    names = [str(folder) for folder in results]
-    found = fitted(runs, names, workers_per_node, most_other_cores)
+    found = fitted(runs, [*map(str, results)], workers_per_node, most_other_cores)
     found = found.with_pipelines(runs, pipeline_seconds, most_other_cores)
     found.write(out)
     if as_json:
@@ -154,7 +153,7 @@ def _print_scaling(
         (
             each.series,
             str(place.workers),
-            f"{_figure(place.throughput.value)}",
+            _figure(place.throughput.value),
             f"{_figure(place.throughput.low)} to {_figure(place.throughput.high)}",
             f"{place.efficiency.value:.2f}",
             f"{place.efficiency.low:.2f} to {place.efficiency.high:.2f}",

@@ -6,9 +6,9 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -52,8 +52,7 @@ class Tail:
         self._size_bytes = self._count = 0
 
     def new(self, journal: Path) -> list[Record]:
-        """The Records of the complete new lines; if the journal is damaged, only the Record that
-        states the damage."""
+        """The Records of new whole lines, or only that which states damage of the journal."""
         size = journal.stat().st_size if journal.exists() else 0
         if size == self._size_bytes:
             return []
@@ -175,8 +174,7 @@ class RunState:
         """Training images that are left; 0 once the run has ended."""
         if self.has_ended:
             return 0
-        whole = self.plan.spec.training.epochs * self.plan.epoch_units
-        return max(0, whole - self.images_done)
+        return max(0, self.plan.spec.training.epochs * self.plan.epoch_units - self.images_done)
 
 
 LONG_EPOCH_SECONDS = 30.0
@@ -191,8 +189,8 @@ class LiveView(ABC):
     """A live display on a terminal; elsewhere, a line for each event. With `json` every Record is
     printed as a line of JSON; with `quiet` only failures and stops are printed.
 
-    The live part is shown while the context is open. Earlier Records of resumed runs are counted
-    but not printed.
+    The live part is shown in the context `live`. Earlier Records of resumed runs are counted but
+    not printed.
     """
 
     per_second = 4
@@ -201,7 +199,6 @@ class LiveView(ABC):
     def __init__(self, quiet: bool, json: bool, console: Console, clock: Callable[[], float]):
         self._quiet, self._json, self._console, self._clock = quiet, json, console, clock
         self._is_live = console.is_terminal and not quiet and not json
-        self._live: Live | None = None
         self._made = time.time()
         self._began: tuple[float, int] | None = None
         """The time at which the journals were first read, and the number of runs ended by then."""
@@ -301,25 +298,16 @@ class LiveView(ABC):
         left = self.time_left(self._clock())
         return " · ".join([*parts, left] if left else parts)
 
-    def __enter__(self) -> Self:
-        if self._is_live:
-            self._live = Live(
-                get_renderable=self.view,
-                console=self._console,
-                refresh_per_second=self.per_second,
-                transient=True,
-            )
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+    def live(self) -> AbstractContextManager[object]:
+        """A context in which the live part is drawn, if it is shown at all."""
+        if not self._is_live:
+            return nullcontext()
+        return Live(
+            get_renderable=self.view,
+            console=self._console,
+            refresh_per_second=self.per_second,
+            transient=True,
+        )
 
 
 _ENDS = RunFinished | RunFailed | RunPruned | RunStopped

@@ -60,8 +60,7 @@ def recommend(
         ),
     ] = None,
     goal: Annotated[
-        Literal["time", "energy"],
-        typer.Option(help="Minimise the time or the energy of an epoch."),
+        Literal["time", "energy"], typer.Option(help="Minimise the time or the energy of an epoch.")
     ] = "time",
     node_hours: Annotated[
         float | None,
@@ -171,16 +170,13 @@ def _batch(document: Document) -> int:
 def _plan(document: Document, keys: dict[str, Any], gpus: int) -> RunPlan:
     """The run of one candidate. Raises SpecError if the candidate is not possible."""
     from raysuite.plan import make_plans
-    from raysuite.spec.document import Document, set_dotted
+    from raysuite.spec.document import Document
 
-    data = _without_matrix(document)
-    for key, value in keys.items():
-        set_dotted(data, key, value)
-    return make_plans(Document(data, document.file), gpus, elsewhere=True)[0]
+    return make_plans(Document(_spec(document, keys), document.file), gpus, elsewhere=True)[0]
 
 
-def _without_matrix(document: Document) -> dict[str, Any]:
-    """The spec of one run: each key of the matrix has its first value."""
+def _spec(document: Document, keys: dict[str, Any]) -> dict[str, Any]:
+    """The spec of one candidate: other keys of the matrix have their first values."""
     from raysuite.spec.document import set_dotted, swept_keys
 
     data = copy.deepcopy(document.data)
@@ -190,7 +186,11 @@ def _without_matrix(document: Document) -> dict[str, Any]:
         for key, value in zip(together, first, strict=True):
             set_dotted(data, key, value)
     data.get("training", {}).pop("batch_per_worker", None)
-    return {key: value for key, value in data.items() if key not in ("scales", "scale", "repeats")}
+    for key in ("scales", "scale", "repeats"):
+        data.pop(key, None)
+    for key, value in keys.items():
+        set_dotted(data, key, value)
+    return data
 
 
 def _keys(choice: Choice, made: Sequence[tuple[dict[str, Any], RunPlan]]) -> dict[str, Any]:
@@ -204,11 +204,7 @@ def _matrix(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _write(file: Path, document: Document, keys: dict[str, Any], name: str) -> None:
-    from raysuite.spec.document import set_dotted
-
-    data = _without_matrix(document)
-    for key, value in keys.items():
-        set_dotted(data, key, value)
+    data = _spec(document, keys)
     data["name"] = f"{data['name']}-{name}"
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     head = f"# Written by `raysuite recommend`, from {document.file}.\n"
@@ -248,11 +244,11 @@ def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
         figures.remove("Energy, J")
     rows = []
     for each in shown:
-        predicted, efficiency = each.predicted, each.efficiency
+        predicted = each.predicted
         cells = {
             rate: interval(predicted.throughput),
             "Epoch": interval(each.epoch, text.seconds),
-            "Efficiency": text.NONE if efficiency is None else text.number(efficiency),
+            "Efficiency": text.optional(each.efficiency),
             "Energy, J": interval(predicted.joules),
             "Memory": interval(predicted.memory_bytes, human_bytes),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ from raysuite.cli.console import print_json, print_sheet, print_text, stdout
 from raysuite.cli.run_options import AsJson, folder_to_write
 from raysuite.errors import UserError
 from raysuite.files import write_whole
+from raysuite.units import count
 
 if TYPE_CHECKING:
     from raysuite.perf.explanation import Explained
@@ -142,7 +143,6 @@ def report(
 
 
 def show(made: Report, folder: Path) -> None:
-    """Print the table and its summary."""
     from raysuite.report.tables import terminal_table
 
     console = stdout()
@@ -175,8 +175,8 @@ def _show_comparison(comparison: Comparison) -> None:
     reasons = Counter(f"{each.side}: {each.reason}" for each in comparison.unmatched)
     if reasons:
         console.print("\nWithout a counterpart (each by name in tables/against-unmatched.md)")
-    for reason, count in reasons.most_common():
-        console.print(f"- {count} of {reason}")
+    for reason, number in reasons.most_common():
+        console.print(f"- {number} of {reason}")
 
 
 def _explain(results: Results, calibration: Path | None, as_json: bool) -> None:
@@ -209,36 +209,27 @@ def sheets_of(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def _explained_sheet(rows: list[Explained]) -> Sheet:
-    """The explanations as a table, with one line for each row."""
     from raysuite.report import text
-    from raysuite.report.tables import Sheet
+    from raysuite.report.tables import sheet_from
 
     rate = f"{rows[0].unit.capitalize()}/s"
-
-    def without(row: Explained) -> str:
+    lines = []
+    for row in rows:
         limit = row.limit(row.binding)
-        return text.NONE if limit is None else f"{text.number(limit)} {row.unit}/s"
-
-    return Sheet(
-        name="explained",
-        title="What takes the time",
-        header=("Row", rate, "Most time in", "Without it", "Then", "Try first", "By"),
-        cells=tuple(
-            (
-                row.name,
-                text.number(row.throughput),
-                f"{row.binding}, {row.shares[row.binding]:.0%}",
-                without(row),
-                ", ".join(f"{term} {part:.0%}" for term, part in list(row.shares.items())[1:4]),
-                row.first or text.NONE,
-                row.evidence,
-            )
-            for row in rows
-        ),
-        numbers=frozenset((rate, "Without it")),
-        main=frozenset(("Row", "Most time in", "Try first")),
-        notes=("Without it: throughput if that term took no time, all else as it is.",),
-    )
+        line = {
+            "Row": row.name,
+            rate: text.number(row.throughput),
+            "Most time in": f"{row.binding}, {row.shares[row.binding]:.0%}",
+            "Without it": text.NONE if limit is None else f"{text.number(limit)} {row.unit}/s",
+            "Then": ", ".join(f"{term} {part:.0%}" for term, part in [*row.shares.items()][1:4]),
+            "Try first": row.first or text.NONE,
+            "By": row.evidence,
+        }
+        lines.append(line)
+    note = "Without it: throughput if that term took no time, all else as it is."
+    numbers = (rate, "Without it")
+    sheet = sheet_from("explained", "What takes the time", lines, numbers, (note,))
+    return replace(sheet, main=frozenset(("Row", "Most time in", "Try first")))
 
 
 def _history(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
@@ -272,10 +263,10 @@ def _history(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
         print_json([asdict(each) for each in series])
         return
     if not series:
-        named = ", ".join(map(str, folders))
         print_text(
-            f"no history yet: of {len(found)} results folder{'s' if len(found) > 1 else ''} below "
-            f"{named}, no two have a throughput of the same variant on the same hardware"
+            f"no history yet: of {count(len(found), 'results folder')} below "
+            f"{', '.join(map(str, folders))}, no two have a throughput of the same variant on the "
+            "same hardware"
         )
         return
     for each in series:

@@ -38,15 +38,13 @@ class Request:
     quiet: bool
     as_json: bool
     timings: bool = False
+    document: Document | None = None
+    """The spec that `raysuite scale` makes of its options; None if the spec is a file."""
 
     @property
     def silent(self) -> bool:
         """Whether neither progress nor a report is printed (--quiet or --json)."""
         return self.quiet or self.as_json
-
-    @property
-    def has_spec(self) -> bool:
-        return self.spec is not None
 
     @property
     def again(self) -> bool:
@@ -55,20 +53,19 @@ class Request:
 
     def check(self) -> None:
         """Raise UserError for options that exclude each other."""
-        again = self.again
         if self.resume and self.resume_from is not None:
             raise UserError("--resume and --resume-from were both given; give one of them")
         if self.resume_from is not None and self.spec is not None:
             raise UserError(
                 "--resume-from resumes the runs of that folder; leave SPEC and KEY=VALUE out"
             )
-        if self.resume_from is None and not self.has_spec:
+        if self.resume_from is None and self.spec is None and self.document is None:
             raise UserError(
                 "no SPEC was given; give an experiment's YAML file, or --resume-from RESULTS"
             )
-        if again and self.overrides:
+        if self.again and self.overrides:
             self._check_changes()
-        if self.retry_failed and not again:
+        if self.retry_failed and not self.again:
             raise UserError("--retry-failed needs --resume or --resume-from")
         folder = (self.resume_from or self.root).absolute()
         if _UPLOADS in folder.parts:
@@ -83,8 +80,7 @@ class Request:
         raise UserError("--resume resumes the runs as they were planned; leave KEY=VALUE out")
 
     def command(self) -> str:
-        """The command line that is recorded as provenance; it has only the arguments that determine
-        the runs."""
+        """The command line for the provenance: only the arguments that determine the runs."""
         words = ["raysuite", self.verb, *([str(self.spec)] if self.spec else []), *self.overrides]
         words += [] if self.scale is None else ["--scale", self.scale]
         words += ["--resume"] if self.resume else []
@@ -110,12 +106,6 @@ class RunRequest(Request):
 
     budget_s: float | None = None
     """Time limit in seconds from the start of the command."""
-    document: Document | None = None
-    """The spec that `raysuite scale` makes of its options; None if the spec is a file."""
-
-    @property
-    def has_spec(self) -> bool:
-        return super().has_spec or self.document is not None
 
     def command(self) -> str:
         if self.document is None:

@@ -39,7 +39,6 @@ class Command(TyperCommand):
         return [str(self.options_metavar), *map(_place_of, self._arguments(ctx))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the options."""
         arguments = [
             (_place_of(each), each.get_help_record(ctx)[1]) for each in self._arguments(ctx)
         ]
@@ -105,8 +104,7 @@ Spec = Annotated[
 ]
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec."),
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec.")
 ]
 Scale = Annotated[
     str | None,
@@ -142,8 +140,7 @@ Root = Annotated[
 ]
 Resume = Annotated[bool, typer.Option(help="Resume the newest results of this experiment.")]
 ResumeFrom = Annotated[
-    Path | None,
-    typer.Option(metavar="RESULTS", help="Resume the results in this folder."),
+    Path | None, typer.Option(metavar="RESULTS", help="Resume the results in this folder.")
 ]
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="When resuming: repeat the runs that failed.")

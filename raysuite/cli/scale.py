@@ -50,8 +50,7 @@ def scale(
     profile: Annotated[
         bool,
         typer.Option(
-            "--profile",
-            help="Profile 20 steps after the warm-up: shares of the time, and a trace.",
+            "--profile", help="Profile 20 steps after the warm-up: shares of the time, and a trace."
         ),
     ] = False,
     cpus_per_worker: Annotated[int, typer.Option(min=1, help="CPUs and threads per worker.")] = 1,
@@ -63,8 +62,7 @@ def scale(
         ),
     ] = 1800.0,
     placement: Annotated[
-        str,
-        typer.Option(help="On a cluster: pack workers on few nodes, or spread them over all."),
+        str, typer.Option(help="On a cluster: pack workers on few nodes, or spread them over all.")
     ] = "pack",
     address: given.Address = None,
     root: given.Root = Path("results"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +45,6 @@ def simulate(
         float | None,
         typer.Option(
             "--per-second",
-            "--images-per-second",
             min=1e-9,
             help="Instead of --calibration: images, samples or tokens/s of one worker on its own.",
         ),
@@ -191,40 +190,36 @@ RANGE = (
 )
 
 
+def _cells(line: dict[str, Any]) -> Iterator[str]:
+    """The cells of a run; empty if they are not known."""
+    unit, shares = line["unit"], line.get("shares", {})
+    known, published, fails = (key in line for key in ("step_s", "published", "expected_s"))
+    low, high = line[f"published_{unit}_per_s"] if published else (0.0, 0.0)
+    yield line["run"]
+    yield f"{line['step_s'] * 1e3:,.2f} ms" if known else ""
+    yield f"{line[f'{unit}_per_s']:,.0f}" if known else ""
+    yield f"{line[f'ideal_{unit}_per_s']:,.0f}" if published else ""
+    yield f"{low:,.0f} to {high:,.0f}" if published else ""
+    yield ", ".join(f"{name} {part:.0%}" for name, part in shares.items())
+    yield human_seconds(line["run_s"]) if known else ""
+    if not fails:
+        yield from ("", "")
+        return
+    expected = line["expected_s"]
+    yield "never ends" if expected is None else human_seconds(expected)
+    yield human_seconds(line["checkpoint_every_s"])
+
+
 def _print(lines: Sequence[dict[str, Any]]) -> None:
     unit = " or ".join(sorted({line["unit"] for line in lines}))
-    header = ["Run", "Step", f"{unit.capitalize()}/s", "Where the time goes", "Run time"]
-    failures = "expected_s" in lines[0]
-    header += ["With failures", "Checkpoint every"] if failures else []
-    published = any("published" in line for line in lines)
+    header = ["Run", "Step", f"{unit.capitalize()}/s", f"Ideal, {unit}/s", "Published systems"]
+    header += ["Where the time goes", "Run time", "With failures", "Checkpoint every"]
+    columns = zip(header, *map(_cells, lines), strict=True)
+    headings, *cells = zip(*(column for column in columns if any(column[1:])), strict=True)
+    stdout().print(table(headings, cells))
+    published = [line for line in lines if "published" in line]
     if published:
-        header[3:3] = [f"Ideal, {unit}/s", "Published systems"]
-    cells = []
-    for line in lines:
-        shares = ", ".join(f"{name} {part:.0%}" for name, part in line.get("shares", {}).items())
-        known = "step_s" in line
-        cell = [
-            line["run"],
-            f"{line['step_s'] * 1e3:,.2f} ms" if known else "",
-            f"{line[line['unit'] + '_per_s']:,.0f}" if known else "",
-            shares,
-            human_seconds(line["run_s"]) if known else "",
-        ]
-        if failures:
-            expected = line["expected_s"]
-            cell += ["never ends" if expected is None else human_seconds(expected)]
-            cell += [human_seconds(line["checkpoint_every_s"])]
-        if published:
-            low, high = line.get(f"published_{line['unit']}_per_s", (None, None))
-            ideal = line.get(f"ideal_{line['unit']}_per_s")
-            cell[3:3] = ["", ""] if low is None else [f"{ideal:,.0f}", f"{low:,.0f} to {high:,.0f}"]
-        cells.append(cell)
-    filled = [place for place in range(len(header)) if any(cell[place] for cell in cells)]
-    stdout().print(
-        table([header[n] for n in filled], [[cell[n] for n in filled] for cell in cells])
-    )
-    if published:
-        last = max((line for line in lines if "published" in line), key=lambda it: it["workers"])
+        last = max(published, key=lambda line: line["workers"])
         told = " to ".join(
             f"{part['efficiency']:.2f} ({part['system']}, {part['workers']} workers)"
             for part in last["published"]
@@ -241,8 +236,7 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """The plan of the first repeat of each variant. The plans may use any number of GPUs, but no
-    GPU if the calibration is for CPUs."""
+    """The first repeat of each variant, for any number of GPUs, or none if calibrated on CPUs."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
     from raysuite.spec.document import of_network

@@ -36,11 +36,10 @@ from raysuite.spec import Document
 from raysuite.spec.search import QUALITY, TIMES, Goal, SearchOptions, goals_of
 from raysuite.spec.search_check import read_search
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
-from raysuite.units import human_seconds
+from raysuite.units import count, human_seconds
 
 
 def _head(goal: Goal, task: TaskFacts) -> str:
-    """The heading of a goal's column."""
     if goal in TIMES:
         return "To target"
     return task.main.title if goal in QUALITY else f"{task.unit.capitalize()}/s"
@@ -48,8 +47,7 @@ def _head(goal: Goal, task: TaskFacts) -> str:
 
 _LEAST, _GOAL = 11, 11
 _FIXED = len("Trial   Epoch   stopped early   ")
-"""Widths in characters: the minimum width of a key's column, the width of a goal's column, and the
-total width of all other columns."""
+"""Widths in characters: least width of a key's column, of a goal's, and sum of all others."""
 _AROUND = 8
 """Lines of the screen that the table leaves free, for its heading and for the lines below it."""
 
@@ -118,7 +116,7 @@ class SweepProgress(LiveView):
     def _end(self, run: RunState) -> str:
         """Text on how a trial with a result ended, and whether it is the best so far."""
         figures, state = run.figures, WORDS.get(run.status, run.status)
-        epochs = f"{figures.epochs} epoch{'' if figures.epochs == 1 else 's'}"
+        epochs = count(figures.epochs, "epoch")
         cost = f"{human_seconds(figures.worker_seconds)} of workers"
         parts = [part for part in (self._reached(figures), epochs, cost) if part]
         before, self._best = self._best, self.best()
@@ -128,11 +126,11 @@ class SweepProgress(LiveView):
 
     def _reached(self, trial: TrialFigures) -> str:
         """A trial's goals: `validation accuracy 95.3 %, throughput 812 images/s`."""
-        values, task = {goal: trial.goals.get(goal) for goal in self._goals}, trial.figures.task
+        task = trial.figures.task
         return ", ".join(
             f"{told(goal, task).words} {goal_text(goal, value, task)}"
-            for goal, value in values.items()
-            if value is not None
+            for goal in self._goals
+            if (value := trial.goals.get(goal)) is not None
         )
 
     def _values(self, trial: TrialFigures) -> str:
@@ -207,7 +205,6 @@ class SweepProgress(LiveView):
 
 
 def _cell(trial: TrialFigures, key: str) -> str:
-    """A value, shortened for a table."""
     if key not in trial.values_now:
         return "–"
     value = trial.values_now[key]
@@ -266,8 +263,7 @@ def planned_trials(
 
 
 def print_expected(document: Document, as_json: bool, gpus: int | None = None) -> None:
-    """Print a sweep's trials or, if these depend on results, their maximum number. `gpus`: see
-    `planned_trials`."""
+    """Print a sweep's trials or their maximum number. `gpus`: see `planned_trials`."""
     search = read_search(document)
     check_space(document, search)
     trials = planned_trials(document, search, gpus)

@@ -146,7 +146,6 @@ def _validated(
     def parsed(key: str, text: str) -> Any:
         return parse_document(f"{key}: {text}", f"--{key}").data[key]
 
-    strategies = [parsed("strategy", text) for text in given]
     data = {
         "name": "verify",
         "model": "resnet20" if model is None else parsed("model", model),
@@ -158,7 +157,7 @@ def _validated(
             **training,
         },
         "resources": {"workers": workers, "device": "cpu" if on_cpus else "auto"},
-        "matrix": {"strategy": strategies},
+        "matrix": {"strategy": [parsed("strategy", text) for text in given]},
     }
     return make_plans(Document(data, "command line"), elsewhere=True)
 

@@ -47,19 +47,25 @@ def watch(
       raysuite watch /shared/results/imagenet/20261122-101500 --once
     """
     from raysuite.cluster.suites import has_driver
+    from raysuite.plan import RunPlan
     from raysuite.records import Results
 
     opened = Results.open(results)
     print_text(f"results: {opened.folder}")
     view, known = _view(opened), set[str]()
-    seen, plans = opened.state_of_plans(), opened.plans()
-    with contextlib.nullcontext() if once else view:  # which leaves its last state on a terminal
+    seen: object = None
+    plans: list[dict[str, Any]] = []
+    # the live part leaves its last state on a terminal
+    with contextlib.nullcontext() if once else view.live():
         while True:
             if (state := opened.state_of_plans()) != seen:
                 seen, plans = state, opened.plans()
+                for plan in plans:
+                    if plan["run_id"] not in known:
+                        known.add(plan["run_id"])
+                        view.add(RunPlan.model_validate(plan))
             # look for the driver first: the last read of the journals then follows the driver's end
             is_driven = has_driver(opened.folder) or _is_written(opened, plans)
-            _add(view, plans, known)
             view.poll(opened)
             if not is_driven:
                 view.without_driver()
@@ -105,12 +111,3 @@ def _view(results: Results) -> LiveView:
         return Progress([], False, False, stdout())
     search = SearchOptions.model_validate(found["search"])
     return SweepProgress(search.space, search.wanted, count(search), False, False, stdout())
-
-
-def _add(view: LiveView, plans: list[dict[str, Any]], known: set[str]) -> None:
-    from raysuite.plan import RunPlan
-
-    for plan in plans:
-        if str(plan["run_id"]) not in known:
-            known.add(str(plan["run_id"]))
-            view.add(RunPlan.model_validate(plan))

@@ -201,15 +201,14 @@ def search_of(plan: RunPlan, tried: Sequence[BatchTried]) -> Search:
     return Search(sizes_of(plan).sizes, _auto(plan).auto, tried, staged)
 
 
-def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> RunPlan:
-    """The plan with `auto: fastest` as its batch size, even if its spec gives a number. The global
-    batch stays unchanged if the spec has `accumulate: auto` or a pipeline."""
+def opened(plan: RunPlan, at_most: int | None = None) -> RunPlan:
+    """The plan with `auto: fastest` as its batch size, even if its spec gives a number.
+
+    The global batch stays unchanged if the spec has `accumulate: auto` or a pipeline.
+    """
     given = plan.spec.auto or AutoBatch()
-    wish = AutoBatch(
-        auto="fastest",
-        at_most=at_most or given.at_most,
-        memory_share=memory_share or given.memory_share,
-    )
+    most = at_most or given.at_most
+    wish = AutoBatch(auto="fastest", at_most=most, memory_share=given.memory_share)
     cut = plan.undecided and plan.batch_is_given
     if cut or plan.spec.strategy.model_workers > 1:
         return _with(plan, {_cut_key(plan): wish})

@@ -42,7 +42,6 @@ class Quantity:
 
 
 def _short(value: float) -> str:
-    """Format a speed-up as papers do: `234`, `10.11`, `4.2`."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -236,9 +235,8 @@ def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Com
     differences in other options is taken. Each line notes the differences.
     """
     pairs, left, right = _pairs(rows, others)
-    unmatched = [
-        Unmatched("ours", row.name, "the other study has no such variant") for row in left
-    ] + [Unmatched("theirs", row.name, "this study has no such variant") for row in right]
+    unmatched = [Unmatched("ours", r.name, "the other study has no such variant") for r in left]
+    unmatched += [Unmatched("theirs", r.name, "this study has no such variant") for r in right]
     lines = []
     for ours, theirs in pairs:
         found = list(_row_lines(ours, theirs, _same_baseline(ours, theirs, rows, others)))
@@ -287,9 +285,9 @@ def _row_options(row: Row) -> dict[str, Any]:
 
 def _same_baseline(ours: Row, theirs: Row, rows: Sequence[Row], others: Sequence[Row]) -> bool:
     """Whether the baselines of both rows match, so that their speed-ups are comparable."""
-    left = next((row for row in rows if row.name == ours.baseline), None)
-    right = next((row for row in others if row.name == theirs.baseline), None)
-    return left is not None and right is not None and _key(left) == _key(right)
+    left = [_key(row) for row in rows if row.name == ours.baseline]
+    right = [_key(row) for row in others if row.name == theirs.baseline]
+    return bool(left) and left == right
 
 
 def _row_lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
@@ -299,12 +297,11 @@ def _row_lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
         right = row_figures(theirs)[quantity]
         if left is None or right is None:
             continue
-        ratio = None
+        ratio, comparable = None, same_baseline or isinstance(left, Stat)
         if isinstance(left, Stat) and isinstance(right, Stat):
             ratio = ratio_of_means(left, right)
         elif isinstance(left, Ratio) and isinstance(right, Ratio) and same_baseline:
             ratio = ratio_of_ratios(left, right)
-        comparable = same_baseline or isinstance(left, Stat)
         yield Line(
             quantity=quantity,
             ours_name=ours.name,
@@ -472,11 +469,8 @@ def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
         Unmatched("theirs", f"{', '.join(titles)}: {where}", reason)
         for (where, reason), titles in alone.items()
     ]
-    unmatched += [
-        Unmatched("ours", row.name, "the paper has no such value")
-        for row in rows
-        if row.name not in met
-    ]
+    left = (row.name for row in rows if row.name not in met)
+    unmatched += [Unmatched("ours", name, "the paper has no such value") for name in left]
     asked = f"{PREFIX}{paper.name}"
     return Comparison(asked, paper.title, tuple(lines), tuple(unmatched), paper.remarks, True)
 
@@ -537,15 +531,13 @@ def _figure(row: Row, rows: Sequence[Row], value: Published) -> Stat | Ratio | N
         return ratio.scaled(value.base_workers / row.workers)
     if value.quantity == "throughput_over_native":
         return _over_native(row, rows)
-    name = {"training_s": "epoch_s"}.get(value.quantity, value.quantity)
-    return row_figures(row).get(name)
+    return row_figures(row).get("epoch_s" if value.quantity == "training_s" else value.quantity)
 
 
 def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio | None:
     """Speed-up relative to the same variant on `workers` workers, not to the report's baseline."""
-    key = row.series_key
-    base = (each for each in rows if each.workers == workers and each.series_key == key)
-    return _throughput_ratio(row, next(base, None))
+    same = (each for each in rows if each.series_key == row.series_key and each.workers == workers)
+    return _throughput_ratio(row, next(same, None))
 
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
@@ -613,9 +605,9 @@ def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
     pair = (ours, theirs)
     left, right = (f"{each.name} ({each.scheduler})" for each in pair)
 
-    def line(quantity: str, a: float, b: float) -> Line:
+    def line(quantity: str, a: float, b: float, names: tuple[str, str] = (left, right)) -> Line:
         ratio = Ratio(a / b, None, None) if b > 0 else None
-        sides = left, Measured(a), right, Measured(b)
+        sides = names[0], Measured(a), names[1], Measured(b)
         return Line(quantity, *sides, ratio=ratio, task=ours.task)
 
     yield line("worker_seconds", *(each.worker_seconds for each in pair))
@@ -627,20 +619,16 @@ def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
         a, b = (best(each.trials, goal) for each in pair)
         if a is None or b is None:
             continue
+        names = f"{left}, {trial_name(a)}", f"{right}, {trial_name(b)}"
         first, second = (cast(float, trial.goals[goal]) for trial in (a, b))
-        found = line(_quantity(goal, ours.task), first, second)
+        found = line(_quantity(goal, ours.task), first, second, names)
         if goal == "accuracy":
-            found = replace(
-                found,
-                ours=Measured(first, *accuracy_interval(a)),
-                theirs=Measured(second, *accuracy_interval(b)),
-            )
-        made = [found]
+            mine, other = (Measured(x, *accuracy_interval(t)) for x, t in ((first, a), (second, b)))
+            found = replace(found, ours=mine, theirs=other)
+        yield found
         epochs = (a.figures.epochs_to_accuracy, b.figures.epochs_to_accuracy)
         if goal in TIMES and epochs[0] and epochs[1]:
-            made.append(line(goal.replace("time", "epochs"), epochs[0], epochs[1]))
-        names = f"{left}, {trial_name(a)}", f"{right}, {trial_name(b)}"
-        yield from (replace(each, ours_name=names[0], theirs_name=names[1]) for each in made)
+            yield line(goal.replace("time", "epochs"), epochs[0], epochs[1], names)
 
 
 def _quantity(goal: Goal, task: TaskFacts) -> str:
@@ -684,8 +672,7 @@ def comparison_sheets(comparison: Comparison) -> list[Sheet]:
     writers = {
         each.about: each.about.write
         or text.writer(
-            each.about.unit,
-            (one.ours.value for one in comparison.lines if one.about == each.about),
+            each.about.unit, (one.ours.value for one in comparison.lines if one.about == each.about)
         )
         for each in comparison.lines
     }

@@ -7,18 +7,14 @@ from pathlib import Path
 
 from raysuite.files import write_whole
 from raysuite.records import Results
+from raysuite.report import plot as p
 from raysuite.report.against import Comparison, comparison_sheets
 from raysuite.report.classes import class_sheet
 from raysuite.report.collect import Further, Report, collect
 from raysuite.report.provenance import provenance_sheets
 from raysuite.report.raw_data import csv_of, csv_text, finite, json_text, searched_values
 from raysuite.report.sweep.sweep_report import outdated
-from raysuite.report.tables import (
-    Sheet,
-    gate_sheet,
-    rows_latex,
-    sheet_files,
-)
+from raysuite.report.tables import Sheet, gate_sheet, rows_latex, sheet_files
 
 
 def build(
@@ -46,8 +42,9 @@ def build(
         file.unlink()
     for name, content in written.items():
         write_whole(folder / name, content.encode("utf-8"))
-    for name, drawn in plot_files(report) if pictures else ():
-        write_whole(folder / "plots" / name, drawn)
+    for plot in report.plots if pictures else ():
+        for suffix, drawn in p.pictures(plot).items():
+            write_whole(folder / "plots" / f"{plot.name}{suffix}", drawn)
     return report
 
 
@@ -86,12 +83,3 @@ def _against(comparison: Comparison) -> dict[str, str]:
     if comparison.lines:
         files["tables/against.csv"] = csv_of(finite(line.data()) for line in comparison.lines)
     return files
-
-
-def plot_files(report: Report) -> Iterator[tuple[str, bytes]]:
-    """Yield file name and content of each picture in plots/."""
-    from raysuite.report.plot import pictures
-
-    for plot in report.plots:
-        for suffix, content in pictures(plot).items():
-            yield f"{plot.name}{suffix}", content

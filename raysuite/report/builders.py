@@ -33,8 +33,7 @@ class Drawing:
 
     rows: Sequence[Row]
     comparison: Comparison | None = None
-    """A comparison whose published values are drawn as markers in the plots of their quantities;
-    None: no markers."""
+    """A comparison with a paper, whose values are drawn as markers."""
 
     @property
     def task(self) -> TaskFacts:
@@ -47,8 +46,7 @@ class Drawing:
     @cached_property
     def throughput_lines(self) -> Plot | None:
         """Throughput over workers, one panel per loader and work (Aach et al. 2023, Fig. 3)."""
-        panel = ("loader", *WORK)
-        return lines(self, *self.throughput, panel=panel, compared="throughput")
+        return lines(self, *self.throughput, panel=("loader", *WORK), compared="throughput")
 
     @property
     def throughput(self) -> tuple[str, str, str, Shown]:
@@ -59,7 +57,6 @@ class Drawing:
 
     @cached_property
     def styles(self) -> Styles:
-        """The styles of series, which are the same in all plots."""
         return Styles(self.rows)
 
 
@@ -77,7 +74,6 @@ class Shown:
     """Factor from the figure's unit to that of the axis."""
 
     def tip(self, row: Row) -> str:
-        """The tooltip of a row."""
         value = self.figure(row)
         if isinstance(value, Stat):
             return f"{row.name}\n{text.stat(value, self.write)}"
@@ -113,29 +109,22 @@ def interval_note(values: Iterable[Value | None]) -> str:
 
 
 def traces_of(
-    rows: Sequence[Row],
-    shown: Shown,
-    x: Callable[[Row], Any],
-    panel: str = "",
-    series: str = "",
+    rows: Sequence[Row], shown: Shown, x: Callable[[Row], Any], panel: str = "", series: str = ""
 ) -> list[Trace]:
-    """Two traces: the rows' means with the ends of their intervals, and the values of single
-    repeats."""
+    """Two traces: the rows' means with their intervals, and the values of single repeats."""
     scale = shown.scale
     means, repeats = [], []
     for row in rows:
         value = shown.figure(row)
         place = {"x": x(row), "key": row.name}
         ends = {end: value and end_of(getattr(value, end), scale) for end in ("low", "high")}
-        means.append(
-            {**place, "y": value.value * scale if value else 0.0, **ends, "tip": shown.tip(row)}
-        )
-        if isinstance(value, Stat) and value.n > 1:
-            for each in value.values:
-                tip = f"{row.name}\none repeat: {shown.write(each)}"
-                repeats.append({**place, "y": each * scale, "tip": tip})
-    found = [("mean", means), ("repeat", repeats)]
-    return [p.trace(kind, each, panel=panel, series=series) for kind, each in found if each]
+        y = value.value * scale if value else 0.0
+        means.append({**place, "y": y, **ends, "tip": shown.tip(row)})
+        for each in value.values if isinstance(value, Stat) and value.n > 1 else ():
+            tip = f"{row.name}\none repeat: {shown.write(each)}"
+            repeats.append({**place, "y": each * scale, "tip": tip})
+    found = {"mean": means, "repeat": repeats}
+    return [p.trace(kind, each, panel=panel, series=series) for kind, each in found.items() if each]
 
 
 def _dots_note(traces: Sequence[Trace]) -> str:
@@ -166,7 +155,6 @@ def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
 
 
 def titled(title: str, said: str) -> str:
-    """A title with the values that all variants share."""
     return f"{title} – {said}" if said else title
 
 
@@ -185,8 +173,7 @@ class Over:
     shared: Sequence[str] = ("strategy", "loader")
     """Facets from which a line gets its name if no facet distinguishes it from other lines."""
     log: bool | None = None
-    """Whether the axis is logarithmic. None: it is logarithmic if small numbers would be too close
-    on a linear axis."""
+    """Whether the axis is logarithmic; None: if small numbers would be too close together."""
 
 
 WORKERS = Over("workers", lambda row: row.workers)
@@ -242,8 +229,8 @@ def lines(
             if labels.count(label) > 1:
                 label += f" against {members[0].baseline}"
             styles.setdefault(label, drawing.styles.of(members[0], within))
-            ordered = sorted(members, key=over.value)
-            traces += traces_of(ordered, shown, over.value, heading, label)
+            members.sort(key=over.value)
+            traces += traces_of(members, shown, over.value, heading, label)
     marks = _published(drawing, compared, rows, across, shown.scale, over.value)
     traces += [mark for mark in marks if mark["panel"] in panels]
     both = shared(rows, [each for each in (*over.shared, *WORK) if each not in names])
@@ -253,10 +240,7 @@ def lines(
         note=note + _dots_note(traces) + (" Open diamonds are a paper's values." if marks else ""),
         description=f"Lines over {over.title}; the highest point is {shown.best(rows)}.",
         traces=traces,
-        layers=[
-            *(p.LEVEL, p.intervals(len(styles)), p.line()),
-            *(p.DOTS, p.markers(), p.PUBLISHED),
-        ],
+        layers=[p.LEVEL, p.intervals(len(styles)), p.line(), p.DOTS, p.markers(), p.PUBLISHED],
         x=p.counts(over.title, sorted({over.value(row) for row in rows}), over.log),
         y=shown.axis | ({"scale": {"type": "log", "nice": True}} if log else {}),
         styles=styles,
@@ -284,25 +268,23 @@ def _published(
 ) -> list[Trace]:
     """A paper's values of a quantity, each in the panel and at the x value of its row."""
     compared = drawing.comparison
-    if not quantity or compared is None or not compared.published:
+    if compared is None or not compared.published:
         return []
     named = {row.name: row for row in rows}
     marks: dict[tuple[str, int, float], Trace] = {}
     for line in compared.lines:
         row = named.get(line.ours_name)
         if line.quantity == quantity and row is not None:
-            place = (written(row, across), x(row), line.theirs.value * scale)
+            panel, point = written(row, across), {"x": x(row), "y": line.theirs.value * scale}
             value = f"{line.bound} {text.number(line.theirs.value)}".strip()
             tip = f"{compared.title}\n{line.theirs_name}: {value} ({line.source})"
-            point = {"x": place[1], "y": place[2]}
-            marks[place] = p.trace("published", [point], panel=place[0], tip=tip)
+            mark = p.trace("published", [point], panel=panel, tip=tip)
+            marks[panel, point["x"], point["y"]] = mark
     return list(marks.values())
 
 
 def level(values: Mapping[float, float], name: str, panel: str) -> Trace:
-    """A reference line."""
-    points = [{"x": x, "y": y} for x, y in values.items()]
-    return p.trace("level", points, series=name, panel=panel)
+    return p.trace("level", [{"x": x, "y": y} for x, y in values.items()], series=name, panel=panel)
 
 
 # Bars.
@@ -405,7 +387,6 @@ def bars(
 
 
 def _within_works(rows: Sequence[Row]) -> list[str]:
-    """The facets that distinguish the bars of one group."""
     return telling(rows, lambda row: tuple(facets(row)[each] for each in WORK))
 
 
@@ -526,11 +507,8 @@ def by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> 
 
 
 def thinned(curves: Sequence[Curve]) -> list[Curve]:
-    """Shorten long curves: replace stretches of points by their means. The stretches of all curves
-    are equally long."""
+    """Replace equally long stretches of points by their means, if a curve has too many points."""
     stretch = max(1, math.ceil(max(len(x) for x, _ in curves) / MOST_POINTS))
-    if stretch == 1:
-        return list(curves)
 
     def means(values: list[float]) -> list[float]:
         starts = range(0, len(values), stretch)
@@ -595,11 +573,10 @@ def interval_trace(
     for place in range(0, len(mean["x"]), math.ceil(len(mean["x"]) / most) if most else 1):
         values = [y[place] for _, y in repeats if place < len(y)]
         found = statistic(values, runs) if all(map(math.isfinite, values)) else None
-        ends: tuple[float | None, float | None] = (None, None)
+        low = high = None
         if found is not None and found.high is not None and math.isfinite(found.high):
-            ends = end_of(found.low), found.high
-        x, y = mean["x"][place], mean["y"][place]
-        points.append({"x": x, "y": y, "low": ends[0], "high": ends[1]})
+            low, high = end_of(found.low), found.high
+        points.append({"x": mean["x"][place], "y": mean["y"][place], "low": low, "high": high})
     same = {name: mean[name] for name in ("panel", "series", "key")}
     return p.trace("interval", points, **same)
 

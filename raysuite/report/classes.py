@@ -95,7 +95,7 @@ def class_sheet(rows: Sequence[Row]) -> Sheet | None:
     for row, of in found:
         columns = zip(of.names, of.samples, of.precision, of.recall, of.f1, strict=True)
         for name, samples, *shares in columns:
-            figures = [text.NONE if share is None else text.percent(share) for share in shares]
+            figures = [text.optional(share, text.percent) for share in shares]
             numbers = dict(zip(("Precision", "Recall", "F1"), figures, strict=True))
             line = {"Variant": row.name, "Class": name, "Samples": f"{samples:,}"}
             lines.append(line | numbers)

@@ -46,8 +46,7 @@ class Report:
     spec_text: str
     """The text of spec.yaml; empty without this file."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of the command that differ from the defaults, such as a baseline: the report cannot
-    be recomputed without them."""
+    """Options that differ from the defaults, without which the report cannot be recomputed."""
     comparison: Comparison | None = None
     sweep: SweepReport | None = None
     """A sweep's figures that are not in the rows; None for a suite."""
@@ -85,7 +84,6 @@ class Report:
 
     @property
     def note(self) -> str:
-        """How the intervals were computed."""
         return repeats_note(self.rows)
 
     @cached_property
@@ -124,8 +122,7 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables of rows with default baselines; not called for sweeps: their rows differ too much.
-"""
+"""Makes tables of rows with default baselines; not called for sweeps."""
 
 
 def collect(
@@ -145,36 +142,29 @@ def collect(
     rows = make_rows(runs, baseline)
     spec = results.folder / "spec.yaml"
     asked = {"baseline": baseline, "against": against}
-    sweep = collect_sweep(results, against)
     predictions = results.predictions()
-    predicted = predictions_plot(runs, predictions)
+    sweep = collect_sweep(results, against)
+    more: Sequence[Sheet] = ()
     if sweep is not None:
-        comparison = sweep.comparison
+        comparison, summary, plots = sweep.comparison, sweep.summary, sweep.plots
     else:
         comparison = None if against is None else compare(rows, against, baseline)
+        nodes = findings(read_checks(results.folder / NODES))
+        caveats = [*script_caveats(rows), *(f"Before the suite {each}." for each in nodes)]
+        summary = summarize_rows(rows, runs) + [Sentence("caveat", each) for each in caveats]
+        predicted = predictions_plot(runs, predictions)
+        plots = [*make_plots(rows, comparison), *([predicted] if predicted else [])]
+        more = further(rows if baseline is None else make_rows(runs))
     return Report(
         folder=results.folder,
         rows=rows,
         runs=runs,
-        summary=[*summarize_rows(rows, runs), *_of_scripts(rows), *_of_nodes(results.folder)]
-        if sweep is None
-        else sweep.summary,
-        plots=[*make_plots(rows, comparison), *([predicted] if predicted else [])]
-        if sweep is None
-        else sweep.plots,
+        summary=summary,
+        plots=plots,
         spec_text=spec.read_text("utf-8", errors="replace") if spec.is_file() else "",
         options={key: value for key, value in asked.items() if value is not None},
         comparison=comparison,
         sweep=sweep,
         predictions=predictions,
-        further=further(rows if baseline is None else make_rows(runs)) if sweep is None else (),
+        further=more,
     )
-
-
-def _of_scripts(rows: Sequence[Row]) -> list[Sentence]:
-    return [Sentence("caveat", sentence) for sentence in script_caveats(rows)]
-
-
-def _of_nodes(folder: Path) -> list[Sentence]:
-    rows = read_checks(folder / NODES)
-    return [Sentence("caveat", f"Before the suite {each}.") for each in findings(rows)]

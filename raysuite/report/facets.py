@@ -29,13 +29,12 @@ def facets(row: Row) -> dict[str, str]:
     spec, label = plan["spec"], plan["label"]
     training = spec["training"]
     share = training.get("batch_per_worker")
-    data = spec["data"]
     schedule = spec.get("schedule", {}).get("name", "")
     own = {
         "strategy": row.strategy,
         "loader": row.loader,
         "model": block_name(label.get("model", spec["model"]["name"])),
-        "data": block_name(label.get("data", data["name"])),
+        "data": block_name(label.get("data", spec["data"]["name"])),
         "schedule": block_name(label.get("schedule", schedule)),
         "batch": f"{share} a worker" if share else f"batch {training.get('global_batch')}",
         "workers": workers_name(row.workers),

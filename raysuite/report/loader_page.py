@@ -20,12 +20,10 @@ from raysuite.report.tables import Column, Sheet, markdown_table, markdown_text,
 
 
 def build(bench: LoadingBench, folder: Path) -> None:
-    """Write loaders.html and loaders.md into `folder`, and pictures of the plot. After Ctrl-C, the
-    pictures are left out, so that the command ends soon."""
+    """Write loaders.html, loaders.md and the plot; after Ctrl-C no plot, so that it ends soon."""
     (folder / "loaders.html").write_text(page(bench), "utf-8")
     (folder / "loaders.md").write_text(markdown(bench), "utf-8")
-    plot = speeds(loading_rows(bench)) if bench.complete else None
-    if plot is not None:
+    if bench.complete and (plot := speeds(loading_rows(bench))) is not None:
         for suffix, content in p.pictures(plot).items():
             (folder / f"{plot.name}{suffix}").write_bytes(content)
 
@@ -39,11 +37,11 @@ def markdown(bench: LoadingBench) -> str:
 
 
 def page(bench: LoadingBench) -> str:
-    """A self-contained page, including Vega."""
     rows = loading_rows(bench)
+    plot = speeds(rows)
     return render(
         "loaders.html.jinja",
-        [plot for plot in [speeds(rows)] if plot is not None],
+        [] if plot is None else [plot],
         bench=bench,
         described=described(bench),
         measured=datetime.fromtimestamp(bench.time, UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -67,27 +65,17 @@ def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
         Column("Images/s", lambda r: text.stat(r.throughput), lambda r: r.throughput),
         Column("Of decoding", lambda r: text.ratio(r.of_decoding), lambda r: r.of_decoding),
         Column("Cores busy", lambda r: text.mean(r.cores), lambda r: r.cores),
-        Column(
-            "CPU ms/image",
-            lambda r: text.NONE if (ms := _cpu_ms(r)) is None else text.number(ms),
-            _cpu_ms,
-        ),
+        Column("CPU ms/image", lambda r: text.optional(_cpu_ms(r)), _cpu_ms),
         Column("Start", lambda r: text.mean(r.start_seconds, start), lambda r: r.start_seconds),
     ]
     if any(row.failure for row in rows):
         columns.append(Column("Why not", lambda r: r.failure))
     note = (
-        f"{_meaning(rows)} "
-        "Of decoding: divided by decoding alone with as many threads. "
+        f"{_meaning(rows)} Of decoding: divided by decoding alone with as many threads. "
         "Start: time until the first batch."
     )
     return sheet_of(
-        "loaders",
-        "Loaders",
-        columns,
-        rows,
-        (note,),
-        lambda row: "" if row.throughput else "dim",
+        "loaders", "Loaders", columns, rows, (note,), lambda row: "" if row.throughput else "dim"
     )
 
 
@@ -95,12 +83,11 @@ def described(bench: LoadingBench) -> str:
     """The data set and method of the comparison, in a sentence."""
     plan, facts = bench.plan, bench.plan["facts"]
     length = f"{plan['images']:,} images" if plan["images"] else f"{plan['seconds']:g} s"
-    train = plan["split"] == "train" and bench.material
-    drawn = f", augmentation {bench.material.augment}" if train and bench.material else ""
+    material = bench.material if plan["split"] == "train" else None
+    drawn = f", augmentation {material.augment}" if material else ""
     return (
         f"{plan['split']} split, {facts['image_size']} pixels{drawn}, batches of {plan['batch']} "
-        f"on the {plan['device'].upper()}; {text.count(plan['repeats'], 'round')} of "
-        f"{length} each"
+        f"on the {plan['device'].upper()}; {text.count(plan['repeats'], 'round')} of {length} each"
     )
 
 
@@ -116,8 +103,7 @@ def summarize_loaders(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[S
 
 def _meaning(rows: Sequence[LoadingRow]) -> str:
     """How figures were averaged, and whether they have intervals."""
-    counts = {row.throughput.n for row in rows if row.throughput}
-    if counts == {1}:
+    if {row.throughput.n for row in rows if row.throughput} == {1}:
         return "One round each: no intervals."
     return "Means over rounds, with 95 % intervals."
 
@@ -141,8 +127,7 @@ def _caveats(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
 
 
 NEAR = 0.8
-"""A loader with at least this share of the throughput of `synthetic`, which loads nothing, is not
-bound by loading."""
+"""A loader with this share of the throughput of `synthetic` is not bound by loading."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +137,7 @@ class Diagnosis:
     best: str
     """The candidate's name; empty if no loader delivered anything."""
     rivals: tuple[str, ...]
-    """Loaders that are not shown to be slower than the best loader; with a single timing (n = 1),
-    all other loaders."""
+    """Loaders that are not shown to be slower than the best; with a single timing, all others."""
     bound: Literal["loading", "hand-over"] | None
     """What limits the best loader: `hand-over` (passing batches to the loop) if `best` reaches the
     share NEAR of the throughput of `synthetic`, else `loading`. None if `synthetic` was not
@@ -222,13 +206,11 @@ def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
 
 
 FARTHEST = 3.0
-"""Limits (rows that load or decode nothing) above this multiple of the fastest loader's throughput
-are not drawn, because all other bars would then be too short to compare."""
+"""Limits above this multiple of the fastest loader are not drawn: other bars would be too short."""
 
 
 def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
-    """Images per second of each candidate, coloured by number of threads; None if nothing was
-    measured."""
+    """Images/s of each candidate, coloured by number of threads; None if nothing was measured."""
     measured = [row for row in rows if row.throughput]
     if not measured:
         return None

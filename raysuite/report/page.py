@@ -1,5 +1,4 @@
-"""report.html: one page that contains all its scripts, including Vega, and loads nothing over the
-network."""
+"""report.html: one page with all its scripts, including Vega; it loads nothing."""
 
 from __future__ import annotations
 
@@ -82,9 +81,8 @@ def _vega() -> str:
     with suppress(OSError):
         return kept.read_text("utf-8")
     # a literal </script in the data would end the page's script element
-    script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace(
-        "</script", "<\\/script"
-    )
+    script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    script = script.replace("</script", "<\\/script")
     with suppress(OSError):  # if the cache cannot be written, each page bundles again
         write_whole(kept, script.encode())
     return script
@@ -124,7 +122,6 @@ def templates() -> jinja2.Environment:
 
 
 def _baselines(rows: Iterable[Row]) -> Sheet:
-    """A table of each baseline and the rows that are compared with it."""
     against: dict[str, list[str]] = {}
     for row in rows:
         if row.baseline is not None:
@@ -138,7 +135,6 @@ def _baselines(rows: Iterable[Row]) -> Sheet:
 
 
 def as_yaml(data: dict[str, Any]) -> str:
-    """Plain data as YAML, in the order of its keys."""
     return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 

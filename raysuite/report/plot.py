@@ -117,7 +117,6 @@ class Plot:
         return BAR_GAP * self.height * self.bars_per_label * len(names)
 
     def legend_columns(self, width: float) -> int:
-        """Number of entries of the legend in a row."""
         longest = max(map(len, self.styles), default=1)
         return max(1, int(width / (6.2 * longest + 40)))
 
@@ -184,14 +183,10 @@ def trace(kind: str, rows: Iterable[Mapping[str, Any]], **same: Any) -> Trace:
 
 
 def points(trace: Trace) -> Iterator[Trace]:
-    """A trace's points, one dictionary each."""
     columns = {key: value for key, value in trace.items() if isinstance(value, list)}
     same = {key: value for key, value in trace.items() if key not in columns}
-    names = list(columns)
-    return (
-        {**same, **dict(zip(names, row, strict=True))}
-        for row in zip(*columns.values(), strict=True)
-    )
+    rows = zip(*columns.values(), strict=True)
+    return ({**same, **dict(zip(columns, row, strict=True))} for row in rows)
 
 
 # Layers: how the traces of a kind are drawn.
@@ -216,22 +211,16 @@ def line(kind: str = "mean", width: float = 2, encoding: Layer | None = None, **
 
 
 def markers(kind: str = "mean", size: float = 45, color: str = "", **look: Any) -> Layer:
-    """Points with their values in a tooltip."""
     encoding = TIP | ({"color": {"value": color}} if color else {})
     return layer(kind, "point", encoding, filled=True, size=size, opacity=1, **look)
 
 
-def interval_rules(along: str = "y", kind: str = "mean", **look: Any) -> Layer:
-    """The 95 % intervals as rules."""
-    return layer(kind, "rule", between(along), ends=True, **look)
-
-
 def intervals(series: int, kind: str = "mean", **more: Any) -> Layer:
-    """The 95 % intervals along lines: as bands, or as vertical rules if there are so many series
-    that bands would cover each other."""
+    """95 % intervals along lines: bands or, of so many series that these would overlap, rules."""
+    mark, look = "area", {"opacity": 0.18}
     if series > MOST_BANDS:
-        return interval_rules(kind=kind, strokeWidth=1.2, opacity=0.7, tooltip=None, **more)
-    return layer(kind, "area", between("y"), ends=True, opacity=0.18, tooltip=None, **more)
+        mark, look = "rule", {"strokeWidth": 1.2, "opacity": 0.7}
+    return layer(kind, mark, between("y"), ends=True, **look, tooltip=None, **more)
 
 
 def between(along: str) -> Layer:
@@ -272,8 +261,7 @@ WORDS = layer(
 
 
 def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list[Layer]:
-    """Bars with their intervals and repeats. The label is `x` of vertical bars, and `y` of
-    horizontal bars."""
+    """Bars with intervals and repeats. Their label is `x`, or `y` of horizontal (`lying`) bars."""
     across, along = ("y", "x") if lying else ("x", "y")
     if stacked:
         return [layer("bar", "bar", TIP | {"order": {"field": "order", "type": "quantitative"}})]
@@ -307,8 +295,7 @@ def crowded(values: Sequence[int]) -> bool:
 
 
 def counts(title: str, values: Sequence[int], log: bool | None = None) -> Layer:
-    """An axis of a few whole numbers, logarithmic if small numbers would otherwise be too close
-    together."""
+    """An axis of a few whole numbers, logarithmic if small ones would be too close together."""
     log = crowded(values) if log is None else log
     scale: Layer = {"type": "log", "base": 2} if log else {"zero": False, "padding": 12}
     scale["nice"] = False

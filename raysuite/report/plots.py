@@ -78,7 +78,6 @@ _CLOSE, _SLOWER = "best, or not shown to differ from it", "shown to be slower"
 
 
 def _same_in_each(groups: Iterable[Sequence[Row]], name: str) -> bool:
-    """Whether all rows of each group have the same value of a facet."""
     return all(len({facets(row).get(name) for row in group}) == 1 for group in groups)
 
 
@@ -116,22 +115,22 @@ def against_best(drawing: Drawing) -> Made:
             labels.append(label)
         traces.append(p.trace("level", [{"x": 1.0, "y": labels[-1]}], panel=heading))
         traces += [p.trace("mean", own, panel=heading, series=s) for s, own in points.items()]
-    several = any(low is not None for trace in traces for low in trace.get("low", ()))
-    values = [x for trace in traces for x in (*trace["x"], *trace.get("low", ())) if x is not None]
+    lows = [low for trace in traces for low in trace.get("low", ()) if low is not None]
+    values = [x for trace in traces for x in trace["x"]] + lows
     end = max([1.02, *(high for trace in traces for high in trace.get("high", ()) if high)])
-    cut = len(compared) - len(labels)
     note = "Throughput over the highest of the same work on as many workers"
-    note += (
-        ", with 95 % intervals that hold together."
-        if several
-        else ". n = 1: no intervals, and no difference is shown to be more than noise."
-    )
+    if lows:
+        note += ", with 95 % intervals that hold together."
+    else:
+        note += ". n = 1: no intervals, and no difference is shown to be more than noise."
+    if end > FARTHEST:
+        note += " Intervals that reach the right edge extend beyond it."
+    if cut := len(compared) - len(labels):
+        note += f" {text.count(cut, 'slower variant')} left out."
     return Plot(
         name="against-best",
         title="Against the best",
-        note=note
-        + (" Intervals that reach the right edge extend beyond it." if end > FARTHEST else "")
-        + (f" {text.count(cut, 'slower variant')} left out." if cut else ""),
+        note=note,
         description=f"Points from {min(values):.2f} to 1 times the best throughput.",
         traces=traces,
         layers=FOREST,
@@ -222,8 +221,8 @@ def _target_note(drawing: Drawing) -> str:
     return (
         f"Target: {_listed(drawing, found)}. Time counts from before the first sample, and is "
         "given only if every repeat met the target. Its resolution is an epoch, because validation "
-        "follows each epoch."
-    ) + (f" Not met by {text.listed(missed)}." if missed else "")
+        f"follows each epoch.{f' Not met by {text.listed(missed)}.' if missed else ''}"
+    )
 
 
 def _listed(drawing: Drawing, values: Iterable[float]) -> str:
@@ -286,7 +285,6 @@ def validation_largest(drawing: Drawing) -> Made:
 
 
 def loss(drawing: Drawing) -> Made:
-    """The training loss over optimiser steps."""
     epochs = [epoch for run in runs_of(drawing.rows) for epoch in run.epochs]
     steps = max((epoch.first_step + len(epoch.losses) for epoch in epochs), default=0)
     stretch = math.ceil(steps / MOST_POINTS)
@@ -401,6 +399,7 @@ def stages(drawing: Drawing) -> Made:
             if drawn:
                 traces.append(p.trace("slot", drawn, panel=panels[-1], series=kind, key=row.name))
     names = sorted({name for trace in traces for name in trace["y"]}, key=lambda n: int(n[7:]))
+    encoding = {"x2": {"field": "end"}} | p.TIP
     cut = f" The first {MOST_STEPS} of {len(measured)} pipelines."
     return Plot(
         name="stages",
@@ -411,11 +410,7 @@ def stages(drawing: Drawing) -> Made:
         description="For each worker, bars of its forward and backward passes and its updates over "
         "the time of one step.",
         traces=traces,
-        layers=[
-            p.layer(
-                "slot", "bar", {"x2": {"field": "end"}} | p.TIP, stroke="white", strokeWidth=0.4
-            )
-        ],
+        layers=[p.layer("slot", "bar", encoding, stroke="white", strokeWidth=0.4)],
         x=p.quantity("milliseconds since the start of the step"),
         y=p.labels(names),
         styles={name: Style(color) for name, color in _PASSES.items()},

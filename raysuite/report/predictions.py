@@ -1,5 +1,4 @@
-"""Predictions next to measurements: a table and a plot. No other table or plot contains
-predictions."""
+"""Predictions next to measurements: the only table and plot with predictions."""
 
 from __future__ import annotations
 
@@ -26,11 +25,13 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
     pairs = [(run, predicted[run.run_id]) for run in runs if run.run_id in predicted]
     if not pairs:
         return None
-    epoch, whole, memory = (
-        text.writer(unit, [getattr(each, name).value for _, each in pairs if getattr(each, name)])
-        for unit, name in _UNITS
-    )
 
+    def suited(unit: Unit, name: str) -> text.Writer:
+        figures = (getattr(each, name) for _, each in pairs)
+        return text.writer(unit, [figure.value for figure in figures if figure])
+
+    epoch, whole = suited("s", "epoch_seconds"), suited("s", "run_seconds")
+    memory = suited("bytes", "memory_bytes")
     rate = f"{pairs[0][0].task.unit.capitalize()}/s"
 
     def cells(run: RunFigures, each: RunPredicted) -> dict[str, str]:
@@ -40,20 +41,19 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
         return {
             "Run": run.name,
             f"{rate} predicted": interval(each.throughput),
-            f"{rate} measured": _number(run.throughput),
+            f"{rate} measured": text.optional(run.throughput),
             "Error": _error(each.throughput, run.throughput),
             "Epoch": interval(each.epoch_seconds, epoch),
             "Run time": interval(each.run_seconds, whole),
             "Speed-up": interval(each.speed_up),
             "Efficiency": interval(each.efficiency),
             "Memory predicted": interval(each.memory_bytes, memory),
-            "Memory measured": _number(measured, memory),
+            "Memory measured": text.optional(measured, memory),
             "Most time in": f"{most[0]}, {most[1]:.0%}" if most else text.NONE,
             "Remarks": "; ".join(filter(None, remarks)),
         }
 
     lines = [cells(run, each) for run, each in pairs]
-    calibrations = sorted({each.calibration for _, each in pairs})
     return sheet_from(
         "predictions",
         "Predicted by a calibrated model, beside what was measured",
@@ -62,7 +62,7 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
         notes=(
             f"Predictions with their {pairs[0][1].level:.0%} prediction intervals; they are not "
             "measured, and are in no other table.",
-            f"Calibration: {', '.join(calibrations)}",
+            f"Calibration: {', '.join(sorted({each.calibration for _, each in pairs}))}",
             *validations([each for _, each in pairs]),
         ),
     )
@@ -74,23 +74,12 @@ def validations(predicted: Iterable[RunPredicted]) -> list[str]:
     return [f"{said[0].upper()}{said[1:]}." for said in found]
 
 
-_UNITS: tuple[tuple[Unit, str], ...] = (
-    ("s", "epoch_seconds"),
-    ("s", "run_seconds"),
-    ("bytes", "memory_bytes"),
-)
-
-
 def interval(figure: Interval | None, write: text.Writer = text.number) -> str:
     """An interval as text: `12.3 [11.8, 12.9]`."""
     if figure is None:
         return text.NONE
     value, low, high = (write(each) for each in figure)
     return f"{value} [{low}, {high}]"
-
-
-def _number(value: float | None, write: text.Writer = text.number) -> str:
-    return text.NONE if value is None else write(value)
 
 
 def _error(predicted: Interval | None, measured: float | None) -> str:
@@ -130,7 +119,7 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
         + (f" The first {MOST_LINES} of {count} runs." if count > MOST_LINES else ""),
         description=f"{count} runs with a predicted throughput.",
         traces=traces,
-        layers=[p.interval_rules("x"), p.markers()],
+        layers=[p.layer("mean", "rule", p.between("x"), ends=True), p.markers()],
         x=p.quantity(f"{shown[0][0].task.unit} per second"),
         y=p.labels([short[run.name] for run, _ in shown]),
         styles={PREDICTED: Style(p.NEUTRAL, symbol="square"), "measured": Style(p.COLORS[0])},

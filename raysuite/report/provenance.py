@@ -68,8 +68,7 @@ def _file(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _timings(results: Results) -> list[dict[str, Any]]:
-    """Seconds of each command by phase, without the phases `report` and `mlflow`, which only read
-    the journals."""
+    """Seconds of each command by phase, but for `report` and `mlflow`, which only read journals."""
     return [
         {
             "began": _utc(command["began"]),
@@ -119,7 +118,6 @@ def provenance_sheets(data: dict[str, Any]) -> list[Sheet]:
 
 
 def files_sheet(data: dict[str, Any]) -> Sheet:
-    """The files that were read, with their SHA-256."""
     read = [(what, data[what]) for what in ("spec", "plan", "search") if what in data]
     read += [(run["name"], run["journal"]) for run in data["runs"]]
     lines = [
@@ -163,12 +161,7 @@ def _in_seconds(
     )
 
 
-_START = {
-    "image": "Image",
-    "python": "Imports",
-    "head": "Wait for the head",
-    "ray": "Ray",
-}
+_START = {"image": "Image", "python": "Imports", "head": "Wait for the head", "ray": "Ray"}
 """Phase of a node's start, as in `cluster.state_files.Node` -> title of its column."""
 
 

@@ -46,11 +46,8 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in record.items():
         if isinstance(value, dict):
-            flat |= {
-                f"{key}_{part}": item
-                for part, item in value.items()
-                if part not in ("values", "outliers")
-            }
+            parts = {k: v for k, v in value.items() if k not in ("values", "outliers")}
+            flat |= {f"{key}_{part}": item for part, item in parts.items()}
         else:
             flat[key] = value
     return flat

@@ -7,11 +7,10 @@ from statistics import fmean
 
 from raysuite.records import Row, ScriptMeasured
 from raysuite.report import text
-from raysuite.report.tables import Column, Sheet, sheet_of
+from raysuite.report.tables import Column, Sheet, sheet_from, sheet_of
 
 
 def measured(row: Row) -> list[ScriptMeasured]:
-    """The measurements of a row's timed runs."""
     return [run.script for run in row.timed if run.script is not None]
 
 
@@ -22,11 +21,7 @@ def _mean(row: Row, of: Callable[[ScriptMeasured], float | None]) -> float | Non
 
 
 def _column(title: str, of: Callable[[ScriptMeasured], float | None]) -> Column[Row]:
-    def write(row: Row) -> str:
-        value = _mean(row, of)
-        return text.NONE if value is None else text.number(value)
-
-    return Column(title, write, lambda row: _mean(row, of))
+    return Column(title, lambda row: text.optional(_mean(row, of)), lambda row: _mean(row, of))
 
 
 _SOURCES = {
@@ -90,39 +85,24 @@ def _without_energy(rows: Sequence[Row]) -> Iterator[str]:
     yield from (f"{why[0].upper()}{why[1:]}." for why in dict.fromkeys(found) if why)
 
 
-def _start_by_node(rows: Sequence[Row], phases: Sequence[str]) -> Iterator[Sheet]:
+def _start_by_node(rows: Sequence[Row], phases: Sequence[str]) -> list[Sheet]:
     """Duration of the start on each node, for rows with several nodes."""
-    lines = [
-        (row.name, host, starts)
-        for row in rows
-        if any(len(each.starts_by_host) > 1 for each in measured(row))
-        for host in dict.fromkeys(host for each in measured(row) for host in each.starts_by_host)
-        if (starts := [s[host] for each in measured(row) if host in (s := each.starts_by_host)])
-    ]
-    if not lines:
-        return
-
-    def seconds(phase: str) -> Column[_OfNode]:
-        def mean(line: _OfNode) -> float:
-            return fmean(each[phase] for each in line[2])
-
-        return Column(phase.capitalize(), lambda line: text.number(mean(line)), mean)
-
-    yield sheet_of(
-        "script-start-nodes",
-        "Seconds until the end of the first step, by node",
-        (
-            Column("Variant", lambda line: line[0]),
-            Column("Node", lambda line: line[1]),
-            *map(seconds, phases),
-        ),
-        lines,
-        ("Each phase on the node's slowest rank, mean over the repeats that were on it.",),
-    )
-
-
-_OfNode = tuple[str, str, list[dict[str, float]]]
-"""Variant, host, and for each repeat the seconds by phase."""
+    lines = []
+    for row in rows:
+        repeats = [each.starts_by_host for each in measured(row)]
+        if max(map(len, repeats)) < 2:
+            continue
+        for host in dict.fromkeys(host for starts in repeats for host in starts):
+            own = [starts[host] for starts in repeats if host in starts]
+            means = {
+                phase.capitalize(): text.number(fmean(each[phase] for each in own))
+                for phase in phases
+            }
+            lines.append({"Variant": row.name, "Node": host, **means})
+    note = "Each phase on the node's slowest rank, mean over the repeats that were on it."
+    title = "Seconds until the end of the first step, by node"
+    numbers = [phase.capitalize() for phase in phases]
+    return [sheet_from("script-start-nodes", title, lines, numbers, (note,))] if lines else []
 
 
 def _slowest(phase: str) -> Callable[[ScriptMeasured], float | None]:
@@ -130,7 +110,6 @@ def _slowest(phase: str) -> Callable[[ScriptMeasured], float | None]:
 
 
 def script_caveats(rows: Sequence[Row]) -> Iterator[str]:
-    """Caveats on the scripts' figures."""
     unknown = [row.name for row in rows if any(not each.samples_per_step for each in measured(row))]
     if unknown:
         yield (
@@ -138,13 +117,10 @@ def script_caveats(rows: Sequence[Row]) -> Iterator[str]:
             "speed-up. Give --samples-per-step, or call raysuite.mark.step(samples=...) in the "
             "script."
         )
-    by_name = {row.name: row for row in rows}
     for row in rows:
-        base = by_name.get(row.baseline or "")
-        if base is not None and row.differs_in_work:
-            yield (
-                f"{row.name} trains other parameters than its baseline {base.name}: no speed-up."
-            )
+        if row.differs_in_work:
+            base = row.baseline
+            yield f"{row.name} trains other parameters than its baseline {base}: no speed-up."
     notes: dict[str, list[str]] = {}
     for row in rows:
         for each in measured(row):

@@ -36,14 +36,8 @@ MOST_FAILURES = 4
 
 
 def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
-    """The sentences of the summary: results, then caveats, then problems. Names of variants omit
-    the parts that all names share."""
-    said = [
-        *fastest(rows),
-        *_scaling(rows),
-        *_caveats(rows, runs),
-        *_problems(runs),
-    ]
+    """Results, then caveats, then problems. Names of variants omit the parts that all share."""
+    said = [*fastest(rows), *_scaling(rows), *_caveats(rows, runs), *_problems(runs)]
     short = short_names([row.name for row in rows])
     # longest first: a name may be the beginning of another
     names = re.compile("|".join(map(re.escape, sorted(short, key=len, reverse=True))) or r"(?!)")
@@ -83,8 +77,7 @@ def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
 
 
 def _shares(found: Mapping[str, float], variants: int) -> list[str]:
-    """Names with their shares, such as `ddp (12%)`; `all 4 variants (12% to 30%)` if every variant
-    is listed."""
+    """`ddp (12%)`; `all 4 variants (12% to 30%)` if every variant is listed."""
     if len(found) == variants > 1:
         ends = dict.fromkeys(f"{pick(found.values()):.0%}" for pick in (min, max))
         return [f"all {variants} variants ({' to '.join(ends)})"]
@@ -92,11 +85,9 @@ def _shares(found: Mapping[str, float], variants: int) -> list[str]:
 
 
 def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
-    above = [row.name for row in rows if row.superlinear]
     without = {r.baseline for r in rows if r.baseline and r.throughput and r.speed_up is None}
     uncompared = {run.variant for run in runs if run.verdict and run.verdict.tolerance is None}
     overflowed = {run.name: sum(each.skipped_steps for each in run.epochs) for run in runs}
-    unloaded = [row.name for row in rows if row.loader == "synthetic"]
     pruned = sum(run.status == "pruned" for run in runs)
     slow = {
         run.variant
@@ -106,7 +97,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
     said = [
         *_about(
             "Efficiency above 1: ",
-            above,
+            [row.name for row in rows if row.superlinear],
             ". Look at the baseline first: a cold cache, a busy machine or a smaller batch per "
             "worker can make it slow.",
         ),
@@ -122,7 +113,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         *_about(
             "Random tensors in place of the data set, so speeds are a limit, and losses and "
             "validations have no meaning: ",
-            unloaded,
+            [row.name for row in rows if row.loader == "synthetic"],
         ),
         *_about(
             "",
@@ -136,8 +127,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         *_unsettled(rows),
         *_left_out(runs),
         *_about(
-            "Gradients passed between hosts by TCP, and these hosts have InfiniBand: ",
-            sorted(slow),
+            "Gradients passed between hosts by TCP, and these hosts have InfiniBand: ", sorted(slow)
         ),
         *_about(
             "The runs come from environments that differ in ",
@@ -149,7 +139,6 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
 
 
 def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
-    """Batch sizes that were found by a batch search."""
     found = {run.variant: run for run in runs if run.batch is not None}
     said = [f"{name}: {run.batch.words}" for name, run in found.items() if run.batch]
     if not said:
@@ -189,8 +178,7 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
 
 
 WIDE_SPREAD = 0.1
-"""The spread of repeats is reported if their standard deviation is at least this share of the
-mean."""
+"""The standard deviation of repeats is reported if it is at least this share of the mean."""
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
@@ -210,7 +198,6 @@ def _spread(rows: Sequence[Row]) -> list[str]:
 
 
 def _apart(rows: Sequence[Row]) -> list[str]:
-    """Repeats whose throughput is an outlier."""
     import numpy as np
 
     repeated = [
@@ -234,11 +221,8 @@ def _apart(rows: Sequence[Row]) -> list[str]:
 def _unsettled(rows: Sequence[Row]) -> list[str]:
     """Runs whose first epoch after the warm-up was slower than their later epochs."""
     speeds = {row.name: found for row in rows if (found := _epoch_speeds(row)) is not None}
-    named = []
-    for name, found in speeds.items():
-        slower, share = slow_start(found, caveat_level(len(speeds)))
-        if slower:
-            named.append(f"{name} (by {float(share):.0%})")
+    starts = {name: slow_start(each, caveat_level(len(speeds))) for name, each in speeds.items()}
+    named = [f"{name} (by {float(share):.0%})" for name, (slow, share) in starts.items() if slow]
     return _about(
         "Slower in the first epoch after the warm-up than in the later ones on average: ",
         named,
@@ -260,24 +244,21 @@ def _epoch_speeds(row: Row) -> Any:
 
 
 def _left_out(runs: Sequence[RunFigures]) -> list[str]:
-    """Sentences on samples that runs left out of their data sets, and on what the data sets lack.
-    Each sentence lists the variants concerned."""
+    """Sentences on samples that were left out, and on what data sets lack, with the variants."""
     variants: dict[str, list[str]] = {}
     for run in runs:
         name = run.plan["spec"]["data"]["name"]
         parts = [
-            f"{record.skipped:,} of {record.samples:,} {record.split} samples"
-            for record in run.skipped
-            if record.skipped
+            f"{each.skipped:,} of {each.samples:,} {each.split} samples"
+            for each in run.skipped
+            if each.skipped
         ]
-        said = (
-            [f"Left out of {name}, as they cannot be read: {' and '.join(parts)}"] if parts else []
-        )
-        said += [
-            f"{record.split} of {name} lacks {text.listed(list(record.lacking))}"
-            for record in run.skipped
-            if record.lacking
-        ]
+        said = []
+        if parts:
+            said.append(f"Left out of {name}, as they cannot be read: {' and '.join(parts)}")
+        for each in run.skipped:
+            if each.lacking:
+                said.append(f"{each.split} of {name} lacks {text.listed(list(each.lacking))}")
         for sentence in said:
             variants.setdefault(sentence, []).append(run.variant)
     return [
@@ -312,8 +293,8 @@ def _problems(runs: Sequence[RunFigures]) -> list[Sentence]:
         ),
         *(f"{r.name} failed ({r.reason.splitlines()[0]})." for r in failed[:MOST_FAILURES]),
     ]
-    if len(failed) > MOST_FAILURES:
-        said.append(f"{text.count(len(failed) - MOST_FAILURES, 'more run')} failed.")
+    if (more := len(failed) - MOST_FAILURES) > 0:
+        said.append(f"{text.count(more, 'more run')} failed.")
     stopped = {run.name for run in runs if run.status == "stopped"}
     said += _about("", sorted(stopped), " stopped on request, and can be resumed.")
     if missing:
@@ -342,8 +323,7 @@ NO_INTERVAL = "n = 1: no interval; differences are not shown to be more than noi
 
 
 def fastest(rows: Sequence[Row]) -> list[Sentence]:
-    """Sentences on the best variant of each group of variants with the same work and number of
-    workers."""
+    """Sentences on the best variant of each group with the same work and number of workers."""
     groups = same_work(rows)
     works = {work: group[0] for (work, _), group in groups.items()}
     apart = telling(list(works.values()), always=WORK)
@@ -355,24 +335,21 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
         if len(group) == 1 and len(groups) > 1:
             alone += 1
             continue
-        place = (
-            f"{names[work]}, {workers_name(workers)}" if len(works) > 1 else workers_name(workers)
-        )
-        said.append(Sentence("result", f"{place}: {_best_of(group)}"))
+        work_name = f"{names[work]}, " if len(works) > 1 else ""
+        said.append(Sentence("result", f"{work_name}{workers_name(workers)}: {_best_of(group)}"))
     rest = len(said) - MOST_GROUPS
     said = said[:MOST_GROUPS]
     if rest > 0:
         said.append(Sentence("caveat", f"In the table: {text.count(rest, 'more group')}."))
+    left = ""
     if 0 < alone < len(groups):
-        only = (
+        left = (
             f"In {alone} of the {len(groups)} groups of the same network, data and number of "
             "workers there is only one variant with a speed, so nothing is compared."
         )
-        said.append(Sentence("result", only))
     elif alone and not any(row.speed_up and not row.is_baseline for row in rows):
-        none = "No two variants with a speed do the same work on as many workers: none is fastest."
-        said.append(Sentence("result", none))
-    return said
+        left = "No two variants with a speed do the same work on as many workers: none is fastest."
+    return [*said, Sentence("result", left)] if left else said
 
 
 def _best_of(group: Sequence[Row]) -> str:
@@ -418,8 +395,7 @@ def _throughput(row: Row) -> float:
 # Environments.
 
 MEMORY_SHARE = 0.05
-"""Relative differences of memory below this do not count, because equal nodes report slightly
-different sizes."""
+"""Smaller relative differences of memory do not count: sizes of equal nodes differ slightly."""
 OF_THE_PLAN = {"CUDA_VISIBLE_DEVICES", "HOROVOD_GLOO_IFACE", "OMP_NUM_THREADS"}
 """Variables that Ray and raysuite set for each worker, according to the plan of its run."""
 

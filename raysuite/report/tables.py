@@ -48,8 +48,7 @@ class Sheet:
     styles: tuple[Style, ...] = ()
     """Style of each line: `bad` for an error, `dim` for a line without figures."""
     main: frozenset[str] = frozenset()
-    """Titles of the columns that are shown on a narrow screen, such as a phone's; empty: all
-    columns."""
+    """Titles of the columns that a narrow screen (a phone) shows; empty: all columns."""
 
     @property
     def classes(self) -> list[str]:
@@ -90,7 +89,6 @@ def sheet_of(
     notes: tuple[str, ...] = (),
     style: Callable[[Line], Style] = lambda line: "",
 ) -> Sheet:
-    """Make a table of lines with the given columns."""
     return Sheet(
         name,
         title,
@@ -155,7 +153,6 @@ def markdown_text(content: str) -> str:
 
 
 def csv_sheet(sheet: Sheet) -> str:
-    """The table as CSV, without the notes."""
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([sheet.header, *sheet.cells])
     return stream.getvalue()
@@ -189,6 +186,7 @@ _SAFE = {
     "±": r"$\pm$",
     "×": r"$\times$",
     "→": r"$\rightarrow$",
+    "∞": r"$\infty$",
     "≤": r"$\leq$",
     "≥": r"$\geq$",
     "²": r"\textsuperscript{2}",
@@ -279,8 +277,7 @@ def _time_to_accuracy(row: Row, write: text.Writer) -> str:
 
 
 def all_metrics(rows: Sequence[Row]) -> tuple[Metric, ...]:
-    """The metrics of the rows, in the order of tables; without rows, the metrics of
-    classification."""
+    """The metrics of the rows in the order of tables; without rows, those of classification."""
     of_tasks = {row.task: row.metrics for row in rows}
     found = dict.fromkeys(metric for metrics in of_tasks.values() for metric in metrics)
     return tuple(found) or metrics_of()
@@ -332,10 +329,7 @@ def _efficiency(row: Row) -> str:
     return text.ratio(row.efficiency) + (" (above 1)" if row.superlinear else "")
 
 
-_NAMES: tuple[Column[Row], ...] = (
-    Column("Variant", lambda row: row.name),
-    Column("Gate", _gate),
-)
+_NAMES: tuple[Column[Row], ...] = (Column("Variant", lambda row: row.name), Column("Gate", _gate))
 _SPEED_UP: Column[Row] = Column(
     "Speed-up",
     lambda r: "baseline" if r.is_baseline and r.speed_up else text.ratio(r.speed_up),
@@ -361,8 +355,7 @@ def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
 
 
 def columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    """The columns that have content for these rows; on CPUs, for example, the column of device
-    memory is left out."""
+    """The columns that have content for these rows: on CPUs no device memory, for example."""
     scripts = all(script_name(row.runs[0].plan) for row in rows)
     optional = {
         "epoch_seconds": not scripts,
@@ -402,8 +395,7 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
 
 
 NARROW = 140
-"""Width of a terminal, in characters. In a narrower terminal only the most important columns of the
-table are shown."""
+"""Characters; a narrower terminal shows only the most important columns of the table."""
 
 TOGETHER = "those of all rows hold together at 95 %, so that the best may be picked"
 """An explanation of the intervals of ratios (`raysuite.records.rows.Ratios`)."""
@@ -507,13 +499,14 @@ def _plain_ratio(column: Column[Row], row: Row) -> str:
 
 
 def _scripts(written: str) -> str:
-    """Format `1.87 [1.80, 1.94]` as `$1.87_{1.80}^{1.94}$`."""
+    """Format `1.87 [1.80, 1.94]` as `$1.87_{1.80}^{1.94}$`; a remark in brackets stays text."""
     if written == text.NONE:
         return "--"
-    found = re.sub(r" \[(.+), (.+)\]$", r"_{\1}^{\2}", written)
+    figure, bracket, remark = written.partition(" (")
+    found = re.sub(r" \[(.+), (.+)\]$", r"_{\1}^{\2}", figure)
     for character, safe in ((",", "{,}"), ("∞", r"\infty"), ("inf", r"\infty")):
         found = found.replace(character, safe)
-    return f"${found}$"
+    return f"${found}${bracket}{remark}"
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
@@ -586,8 +579,7 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
 
 
 def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Rows with a wrapper or torch.compile, each compared with the row without it; None if there
-    are no such rows."""
+    """Rows with a wrapper or torch.compile, compared with rows without; None if there are none."""
     shown = [row for row in rows if row.beside is not None]
     if not shown:
         return None

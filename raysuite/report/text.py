@@ -11,6 +11,7 @@ from typing import get_args
 from raysuite.records import Ratio, Stat
 from raysuite.records.metrics import Unit
 from raysuite.units import GIB, KIB, MIB, human_bytes, human_seconds
+from raysuite.units import count as count
 
 NONE = "–"
 """The text for a missing figure."""
@@ -19,8 +20,7 @@ _LONG = 1e9
 """Numbers of at least this size, such as ends of very wide intervals, have an exponent."""
 
 HOPELESS = 10
-"""An interval whose upper end exceeds this multiple of its mean carries no information. Two
-repeats that differ much have such an interval."""
+"""An interval whose upper end exceeds this multiple of its mean carries no information."""
 
 Writer = Callable[[float], str]
 
@@ -106,6 +106,10 @@ def mean(value: Stat | None, write: Writer = number) -> str:
     return NONE if value is None else write(value.mean)
 
 
+def optional(value: float | None, write: Writer = number) -> str:
+    return NONE if value is None else write(value)
+
+
 def ratio(value: Ratio | None, write: Writer = "{:.2f}".format) -> str:
     """`1.87 [1.80, 1.94]`; without the interval if it is missing or carries no information."""
     if value is None:
@@ -129,11 +133,6 @@ def listed(names: list[str], most: int = 4) -> str:
     if len(names) > most:
         return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def count(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def tied(name: str) -> str:

@@ -73,24 +73,20 @@ def importances(study: Study) -> Importances:
     left_out = tuple(key for key in study.keys if key not in keys)
 
     def nothing(why: str) -> Importances:
-        return Importances(study.goal, len(sample), judged, left_out=left_out, message=why)
+        message = f"Importance of parameters: not reported, as {why}."
+        return Importances(study.goal, len(sample), judged, left_out=left_out, message=message)
 
     if len(sample) < LEAST:
         few = text.count(len(sample), "trial")
-        return nothing(
-            f"Importance of parameters: not reported, as only {few} can be compared, and at least "
-            f"{LEAST} are needed."
-        )
+        return nothing(f"only {few} can be compared, and at least {LEAST} are needed")
     if len(varied) < 2:
-        return nothing("Importance of parameters: not reported, as fewer than two keys varied.")
+        return nothing("fewer than two keys varied")
     if len({value for _, value in sample}) == 1:
-        return nothing("Importance of parameters: not reported, as all trials have equal results.")
+        return nothing("all trials have equal results")
     logs = [key for key in varied if "log" in study.kind(key)]
     drawn = _resampled(sample, varied, logs)
     if len(drawn) < RESAMPLES / 2:
-        return nothing(
-            "Importance of parameters: not reported, as nearly all trials have equal results."
-        )
+        return nothing("nearly all trials have equal results")
     found = [Importance(key, *_middle([each[key] for each in drawn])) for key in varied]
     found.sort(key=lambda each: (-each.middle, each.key))
     return Importances(study.goal, len(sample), judged, len(drawn), tuple(found), left_out)
@@ -129,11 +125,7 @@ def _resampled(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list
 def _optuna_trials(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list[FrozenTrial]:
     """The trials for optuna: numbers as floats (logarithms for the keys in `logs`, which were drawn
     on a logarithmic scale), other values as categories."""
-    from optuna.distributions import (
-        BaseDistribution,
-        CategoricalDistribution,
-        FloatDistribution,
-    )
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
     from optuna.trial import create_trial
 
     spaces: dict[str, BaseDistribution] = {}
@@ -173,7 +165,6 @@ def _fanova(trials: Sequence[FrozenTrial], seed: int) -> dict[str, float] | None
 
 
 def _middle(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, and the limits of the middle 80 %."""
     import numpy as np
 
     low, middle, high = np.quantile(values, [(1 - MIDDLE) / 2, 0.5, (1 + MIDDLE) / 2])

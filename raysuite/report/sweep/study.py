@@ -38,7 +38,6 @@ class Told:
 
 
 def told(goal: Goal, task: TaskFacts) -> Told:
-    """The format of a goal of this task."""
     if goal in TIMES:
         words = goal.replace("_", " ")
         return Told(words, f"{words} [s]", text.seconds)
@@ -65,12 +64,10 @@ class Study:
 
     @cached_property
     def goals(self) -> tuple[Goal, ...]:
-        """The goals of the sweep; trials are ranked by the first goal."""
         return wanted_goals(self.search)
 
     @property
     def goal(self) -> Goal:
-        """The goal by which trials are ranked."""
         return self.goals[0]
 
     @cached_property
@@ -99,7 +96,6 @@ class Study:
 
     @property
     def best(self) -> TrialFigures | None:
-        """The trial with the best result for the first goal."""
         return next(iter(self.ranked), None)
 
     @cached_property
@@ -131,6 +127,12 @@ class Study:
         begun = [trial.figures.started for trial in self.trials if trial.figures.started]
         return {str(started.environment.get("fingerprint")) for started in begun}
 
+    def assignments(self, trial: TrialFigures) -> list[str]:
+        """The trial's values of the searched keys: `training.lr = 0.12`."""
+        return [
+            f"{key} = {value_text(trial.values[key])}" for key in self.keys if key in trial.values
+        ]
+
     def of(self, status: str) -> list[TrialFigures]:
         return [trial for trial in self.trials if trial.status == status]
 
@@ -153,7 +155,6 @@ def value_of_source(study: Study, turn: RunJudged) -> float | None:
 
 
 def trial_name(trial: TrialFigures) -> str:
-    """A trial's name: `trial 7`."""
     return f"trial {trial.number}"
 
 
@@ -170,13 +171,11 @@ def value_text(value: Any) -> str:
 
 
 def goal_text(goal: Goal, value: float | None, task: TaskFacts) -> str:
-    """A goal's value with its unit."""
-    return text.NONE if value is None else told(goal, task).write(value)
+    return text.optional(value, told(goal, task).write)
 
 
 def epochs_to_target(trial: TrialFigures) -> str:
-    """The text `, 3 epochs` that follows a time to target, because such a time has a resolution of
-    one epoch."""
+    """`, 3 epochs`, which follows a time to target: its resolution is one epoch."""
     epochs = trial.figures.epochs_to_accuracy
     return "" if epochs is None else f", {text.count(epochs, 'epoch')}"
 

@@ -32,12 +32,7 @@ from raysuite.spec.search import Goal
 
 def sweep_plots(study: Study, found: Importances) -> list[Plot]:
     """The plots that have anything to draw, in the order of the page."""
-    made = [
-        *fronts(study),
-        parallel(study),
-        curves(study),
-        importance_plot(found),
-    ]
+    made = [*fronts(study), parallel(study), curves(study), importance_plot(found)]
     return [plot for plot in made if plot is not None]
 
 
@@ -65,11 +60,9 @@ def told(study: Study, trial: TrialFigures) -> str:
         f"{study.told(goal).words} {goal_text(goal, trial.goals.get(goal), study.task)}"
         for goal in study.goals
     ]
-    values = [
-        f"{key} = {value_text(trial.values[key])}" for key in study.keys if key in trial.values
-    ]
     state = f"{trial_name(trial)}: {STATUS_WORDS[trial.status]}"
-    return "\n".join([f"{state}, {text.count(trial.epochs, 'epoch')}", *reached, *values])
+    epochs = text.count(trial.epochs, "epoch")
+    return "\n".join([f"{state}, {epochs}", *reached, *study.assignments(trial)])
 
 
 def trial_key(trial: TrialFigures) -> str:
@@ -140,8 +133,7 @@ class Axis:
 
 
 def key_axis(study: Study, key: str) -> Axis:
-    """The axis of a searched key. It is logarithmic if values were drawn on a logarithmic scale.
-    Names are spaced evenly."""
+    """The axis of a searched key: logarithmic if its values were drawn so; names evenly spaced."""
     values = {each.number: each.values[key] for each in study.trials if key in each.values}
     absent = [each.number for each in study.trials if key not in each.values]
     kind = study.kind(key)
@@ -290,27 +282,20 @@ def curves(study: Study) -> Plot | None:
             ]
             traces.append(_line(study, trial, colors, f"{trial_name(trial)}.{piece}", points))
     traces += [*_ends(study), *_taken(study)]
-    pruned = study.of("pruned")
-    crosses = (
-        f" Crosses mark where {study.scheduler} stopped a trial early: {len(pruned)} of "
-        f"{len(study.trials)}."
-        if pruned
-        else ""
-    )
-    taken = sum(len(trial.taken) for trial in study.trials)
-    if taken:
-        crosses += (
-            " Diamonds mark where a trial took another's weights, from which it continued: "
-            f"{text.count(taken, 'time')}."
-        )
+    note = f"{study.task.main.note} over the whole validation set after each epoch. {BY_RANK}"
+    if pruned := len(study.of("pruned")):
+        note += f" Crosses mark where {study.scheduler} stopped a trial early: "
+        note += f"{pruned} of {len(study.trials)}."
+    if taken := sum(len(trial.taken) for trial in study.trials):
+        note += " Diamonds mark where a trial took another's weights, from which it continued: "
+        note += f"{text.count(taken, 'time')}."
     marked = max(len(trial.curve) for trial in drawn) <= MOST_MARKERS
     cross = p.markers("stopped", 70, "#B0528F", shape="cross", angle=45)
     diamond = p.markers("taken", 80, "#B37700", shape="diamond")
     return Plot(
         name="learning-curves",
         title="Learning curves",
-        note=f"{study.task.main.note} over the whole validation set after each epoch. {BY_RANK}"
-        f"{crosses}",
+        note=note,
         description=f"{text.count(len(drawn), 'line')}, one a trial, over epochs.",
         traces=traces,
         layers=[*_trial_layers(marked), cross, diamond],
@@ -344,7 +329,6 @@ def _ends(study: Study) -> Iterator[Trace]:
 
 
 def _taken(study: Study) -> Iterator[Trace]:
-    """The points at which a trial took the weights of another trial."""
     for trial in study.trials:
         for turn in trial.taken:
             if turn.value is not None:

@@ -13,7 +13,6 @@ import yaml
 
 from raysuite.errors import SpecError
 from raysuite.records import Results
-from raysuite.records.names import Plan
 from raysuite.records.sweep import TrialFigures
 from raysuite.report.against import Comparison, against_sweep, other_sweep
 from raysuite.report.plot import Plot
@@ -54,8 +53,11 @@ class SweepReport:
 
     @cached_property
     def best_files(self) -> dict[str, str]:
-        """Name -> content of the best spec, or of each spec of the Pareto front."""
-        return best_files(self.study)
+        """Name -> content: `best.yaml`, or `best-N.yaml` for each trial N on the Pareto front."""
+        study = self.study
+        if study.front:
+            return {f"best-{t.number}.yaml": best_spec(study, t) for t in study.front}
+        return {} if study.best is None else {"best.yaml": best_spec(study, study.best)}
 
     def files(self) -> dict[str, str]:
         """Path -> content of the text files that only a sweep's report has."""
@@ -124,7 +126,6 @@ def trial_data(trial: TrialFigures) -> dict[str, Any]:
 
 
 def _given(options: Any) -> Any:
-    """`options` without empty values."""
     if not isinstance(options, dict):
         return options
     found = {key: _given(value) for key, value in options.items()}
@@ -137,13 +138,6 @@ _NOT_A_RUNS = ("search", "matrix", "repeats", "scales", "scale")
 """Keys that an experiment has, but a run does not."""
 HEAD = "# Written by raysuite report: "
 """First words of a file with a best spec. They identify the files of an earlier report."""
-
-
-def best_files(study: Study) -> dict[str, str]:
-    """Name -> content: `best.yaml`, or `best-N.yaml` for each trial N on the Pareto front."""
-    if study.front:
-        return {f"best-{t.number}.yaml": best_spec(study, t) for t in study.front}
-    return {} if study.best is None else {"best.yaml": best_spec(study, study.best)}
 
 
 def outdated(folder: Path, files: dict[str, str]) -> Iterator[Path]:
@@ -160,7 +154,9 @@ def best_spec(study: Study, trial: TrialFigures) -> str:
     a comment at the top of the file states this. If the command line of the sweep set other keys,
     the spec in the trial's plan, with every default, is returned instead.
     """
-    plan = _last_plan(trial)
+    started = trial.figures.started
+    # if PBT changed its values, the plan of the last attempt has the changed values
+    plan = started.plan if trial.taken and started is not None else trial.figures.plan
     spec = _from_base(study, trial)
     if not _same(spec, plan["spec"]):
         spec = {key: value for key, value in plan["spec"].items() if key not in _NOT_A_RUNS}
@@ -170,16 +166,8 @@ def best_spec(study: Study, trial: TrialFigures) -> str:
     return "\n".join([f"{HEAD}{first}", *(f"# {line}" for line in others), written])
 
 
-def _last_plan(trial: TrialFigures) -> Plan:
-    """The trial's plan; if PBT changed its values, the plan of the last attempt, which has the
-    changed values."""
-    started = trial.figures.started
-    return started.plan if trial.taken and started is not None else trial.figures.plan
-
-
 def _from_base(study: Study, trial: TrialFigures) -> dict[str, Any]:
-    base = {key: value for key, value in study.base.items() if key not in _NOT_A_RUNS}
-    spec: dict[str, Any] = copy.deepcopy(base)
+    spec = copy.deepcopy({k: v for k, v in study.base.items() if k not in _NOT_A_RUNS})
     # set blocks before keys in blocks: `strategy` before `strategy.zero_stage`
     for key, value in sorted(trial.values_now.items(), key=lambda each: each[0].count(".")):
         set_dotted(spec, key, copy.deepcopy(value))
@@ -187,8 +175,7 @@ def _from_base(study: Study, trial: TrialFigures) -> dict[str, Any]:
 
 
 def _same(spec: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether a spec equals a run's spec, except for name, seed, and keys that only experiments
-    have."""
+    """Whether a spec equals a run's, except for name, seed, and keys of experiments."""
     try:
         found = validate(copy.deepcopy(spec), lambda path: ("", None)).model_dump(mode="json")
     except SpecError:

@@ -12,14 +12,7 @@ from raysuite.records.sweep import TrialFigures, ranked
 from raysuite.report import text
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances
-from raysuite.report.sweep.study import (
-    Study,
-    epochs_to_target,
-    goal_text,
-    trial_name,
-    value_text,
-    worker_time,
-)
+from raysuite.report.sweep.study import Study, epochs_to_target, goal_text, trial_name, worker_time
 from raysuite.spec.search import QUALITY, TIMES, Goal
 
 
@@ -33,28 +26,23 @@ def summarize_sweep(study: Study, found: Importances) -> list[Sentence]:
 
 
 def _results(study: Study) -> Iterator[str]:
-    best, total = study.best, len(study.trials)
+    best, total = study.best, text.count(len(study.trials), "trial")
     if best is None:
-        yield f"None of {text.count(total, 'trial')} has a result so far."
+        yield f"None of {total} has a result so far."
         return
     if study.front:
         names = text.listed([trial_name(trial) for trial in study.front])
         goals = text.listed([study.told(goal).words for goal in study.goals])
-        yield f"On the Pareto front of {goals}, of {text.count(total, 'trial')}: {names}."
+        yield f"On the Pareto front of {goals}, of {total}: {names}."
     for goal in study.goals:
         top = ranked(study.front or [best], goal)[0]
-        head = f"Best {study.told(goal).words}" if study.front else f"Best of {total} trials"
-        yield f"{head}: {trial_name(top)} with {_reached(study, top, goal)}: {_values(study, top)}."
+        head = f"Best {study.told(goal).words}" if study.front else f"Best of {total}"
+        values = ", ".join(study.assignments(top))
+        yield f"{head}: {trial_name(top)} with {_reached(study, top, goal)}: {values}."
         if not study.front:
             yield from _alike(study, best)
     if taken := sum(len(trial.taken) for trial in study.trials):
         yield f"Trials took the weights of others {text.count(taken, 'time')}."
-
-
-def _values(study: Study, trial: TrialFigures) -> str:
-    return ", ".join(
-        f"{key} = {value_text(trial.values[key])}" for key in study.keys if key in trial.values
-    )
 
 
 def _reached(study: Study, trial: TrialFigures, goal: Goal) -> str:
@@ -100,15 +88,17 @@ def _alike(study: Study, best: TrialFigures) -> Iterator[str]:
 def _cost(study: Study) -> Iterator[str]:
     counts = Counter(trial.status for trial in study.trials)
     states = ", ".join(f"{counts[s]} {word}" for s, word in STATUS_WORDS.items() if counts[s])
-    yield f"Cost: {worker_time(study.worker_seconds)} over {len(study.trials)} trials ({states})."
+    number = text.count(len(study.trials), "trial")
+    yield f"Cost: {worker_time(study.worker_seconds)} over {number} ({states})."
     pruned = [trial for trial in study.of("pruned") if trial.epochs]
     if not pruned:
         return
     planned = (trial.figures.plan["spec"]["training"]["epochs"] for trial in pruned)
     left = sum(planned) - sum(trial.epochs for trial in pruned)
     yield (
-        f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and saved {left} "
-        "epochs; --against a sweep without early stopping measures the time saved."
+        f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and saved "
+        f"{text.count(left, 'epoch')}; --against a sweep without early stopping measures the time "
+        "saved."
     )
 
 

@@ -28,11 +28,8 @@ MOST_BEST = 10
 
 def sheets(study: Study) -> list[Sheet]:
     """The tables that are not empty, in the order of the page."""
-    made = (
-        *(best_sheet(study), taken_sheet(study), costs_sheet(study)),
-        *(failed_sheet(study), trials_sheet(study)),
-    )
-    return [sheet for sheet in made if sheet.cells]
+    makers = (best_sheet, taken_sheet, costs_sheet, failed_sheet, trials_sheet)
+    return [sheet for make in makers if (sheet := make(study)).cells]
 
 
 def best_trials(study: Study) -> list[TrialFigures]:
@@ -54,18 +51,11 @@ def best_sheet(study: Study) -> Sheet:
             f" A {study.told(timed[0]).words} has the resolution of an epoch; the column "
             "beside it has the epochs to the target."
         )
-    return sheet_of(
-        "best-trials",
-        f"{title}{cut}",
-        trial_columns(study),
-        best_trials(study),
-        (note,),
-        _style,
-    )
+    columns, lines = trial_columns(study), best_trials(study)
+    return sheet_of("best-trials", f"{title}{cut}", columns, lines, (note,), _style)
 
 
 def trials_sheet(study: Study) -> Sheet:
-    """All trials, in the order in which they were chosen."""
     note = "A value is missing if a key's condition did not hold."
     return sheet_of("trials", "All trials", trial_columns(study), study.trials, (note,), _style)
 
@@ -80,9 +70,7 @@ def trial_columns(study: Study) -> list[Column[TrialFigures]]:
     return [
         Column("Trial", trial_name, lambda t: t.number, left=True),
         Column(
-            "Rank",
-            lambda t: str(places.get(t.number, text.NONE)),
-            lambda t: places.get(t.number),
+            "Rank", lambda t: str(places.get(t.number, text.NONE)), lambda t: places.get(t.number)
         ),
         *(_key_column(study, key, title) for key, title in key_names(study.keys).items()),
         *(_goal_column(study, goal) for goal in study.goals),
@@ -115,7 +103,6 @@ def _goal_column(study: Study, goal: Goal) -> Column[TrialFigures]:
 
 
 def failed_sheet(study: Study) -> Sheet:
-    """Trials without a result so far, with the reasons."""
     lines = [
         {
             "Trial": trial_name(trial),
@@ -154,17 +141,13 @@ def taken_sheet(study: Study) -> Sheet:
         "best (Jaderberg et al. 2017). A trial's result before that is of its own weights."
     )
     numbers = ("After epoch", title, f"{title} there")
-    heading = "Weights taken from other trials"
-    return sheet_from("taken-weights", heading, lines, numbers, (note,))
+    return sheet_from("taken-weights", "Weights taken from other trials", lines, numbers, (note,))
 
 
 def costs_sheet(study: Study) -> Sheet:
-    """Trials, epochs and worker-seconds by state."""
     groups = [(STATUS_WORDS[of[0].status], of) for state in STATES if (of := study.of(state))]
-    lines = [
-        {"State": name} | _counted(trials, study.worker_seconds)
-        for name, trials in [*groups, ("all", study.trials)]
-    ]
+    groups.append(("all", list(study.trials)))
+    lines = [{"State": name} | _counted(of, study.worker_seconds) for name, of in groups]
     note = (
         "Worker-seconds: workers times the wall clock from each start of a trial to its last "
         "record, over all attempts, and that of the search for its batch. Not included are "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
-from raysuite.cli.bench import _spread
+from raysuite.cli.bench import _spread, measure_and_print
 from tests.fake_loading import fake_bench
 
 SPEC = """\
@@ -133,3 +135,20 @@ def test_without_a_loader_that_was_timed_it_exits_with_1(name, code, tmp_path, m
         tmp_path / first,
         tmp_path / second,
     ]
+
+
+@pytest.mark.parametrize(("age_s", "is_shown"), [(3600.0, False), (-3600.0, True)])
+def test_an_interrupt_shows_the_timings_of_this_command_and_of_no_earlier_one(
+    age_s, is_shown, tmp_path, monkeypatch, capsys
+):
+    def compare(*_):
+        raise KeyboardInterrupt
+
+    bench = fake_bench({"native · 1 thread": ([9.0], 1.0)})
+    bench.model_copy(update={"time": time.time() - age_s}).save(tmp_path)
+    monkeypatch.setattr("raysuite.orchestrate.loader_timings.compare", compare)
+    plan = SimpleNamespace(repeats=1, candidates=())
+    with pytest.raises(KeyboardInterrupt):
+        measure_and_print(plan, tmp_path, False, False, False, None)
+    assert ("native" in capsys.readouterr().out) == is_shown
+    assert (tmp_path / "loaders.html").exists() == is_shown

@@ -82,7 +82,7 @@ def test_the_table_says_what_fits_and_what_is_fastest() -> None:
         facts = {"stage": stage, "micro_batch": size, "fits": True, "images_per_second": speed}
         return BatchTried.model_validate({**facts, **more})
 
-    wish = opened(make_plans(parse_document(SPEC, "x"), 0)[0], None, None)
+    wish = opened(make_plans(parse_document(SPEC, "x"), 0)[0])
     memory = {"peak_bytes": [2**20, 2**21], "limit_bytes": [2**30, 2**30]}
     timed = [tried(size, speed, **memory) for size in (4, 2) for speed in (100.0, 101.0, 99.0)]
     left_out = tried(6, fits=False, message="out of memory on rank 1")

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite import __version__
-from raysuite.cli import REPLACED, VERBS, _Verbs, app, load_all, main
+from raysuite.cli import VERBS, _Verbs, app, load_all, main
 from raysuite.cli.plan import bindings
 from raysuite.errors import GateError, UserError
 from raysuite.measure.topology import Core, Topology
@@ -115,15 +115,6 @@ def test_every_verb_has_help_with_examples_and_values_in_capitals() -> None:
         assert re.search(rf"^  {verb} ", listing, re.M)
         assert command.get_short_help_str(limit=200) == VERBS[verb]
         assert_helps(command, [verb])
-
-
-@pytest.mark.parametrize(("old", "new"), REPLACED.items())
-def test_an_earlier_name_of_a_verb_is_answered_with_one_that_exists(old: str, new: str) -> None:
-    done = CliRunner().invoke(app, old.split())
-    said = f"error: `raysuite {old}` is now `raysuite {new}`\n"
-    assert (done.exit_code, done.stderr) == (2, said)
-    verb, _, option = new.partition(" --")
-    assert f"--{option}".split()[0] in run(*verb.split(), "--help")
 
 
 @pytest.mark.integration

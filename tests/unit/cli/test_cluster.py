@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.cli.cluster import (
     _how_to_go_on,
-    _mlflow_page,
+    _mlflow_in_words,
     _printer,
     _requested,
     _scratch,
@@ -344,8 +344,9 @@ def test_env_names_files_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None
 def test_status_leads_to_mlflows_experiments_where_no_results_are_known(
     server: str, any_runs: bool
 ) -> None:
-    head = Head(host="a", gcs="127.0.0.1:1", dashboard="http://127.0.0.1:2", mlflow=server)
-    page = _mlflow_page(prepare(living()), head, any_runs)
+    addresses = {"gcs": "127.0.0.1:1", "dashboard": "http://127.0.0.1:2", "mlflow": server}
+    head = Head(host="a", **addresses, mlflow_answers=True)
+    page = _mlflow_in_words(prepare(living()), head, any_runs)
     assert page == f"{server}/#/experiments?workflowType=machine_learning"
 
 

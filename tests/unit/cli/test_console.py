@@ -1,4 +1,4 @@
-"""What verbs print: tables of texts, without rich where it writes the same characters; JSON."""
+"""What verbs print: tables and lines, coloured where the terminal allows it; JSON."""
 
 from __future__ import annotations
 
@@ -7,60 +7,12 @@ import io
 import json
 import math
 import os
-import subprocess
 import sys
 
 import pytest
 from rich.console import Console
 
-from raysuite.cli.console import (
-    PLAIN_WIDTH,
-    print_json,
-    print_line,
-    print_table,
-    stderr,
-    stdout,
-    table,
-)
-
-TABLES = [
-    (["run", "workers"], [["ddp · native", "2 x 1 CPU"], ["single", "1"]], {"workers"}),
-    (["#"], [["1"]], set()),
-    (["#", "run"], [], {"#"}),
-    (["run"], [["x" * (PLAIN_WIDTH - 2)]], set()),
-    (["run"], [["x" * PLAIN_WIDTH]], set()),
-    (["run", "lines"], [["日本語", "1"], ["a\nb", "2"], ["[red]", ""]], {"lines"}),
-]
-
-
-@pytest.mark.parametrize(("headings", "rows", "numbers"), TABLES)
-def test_a_table_is_that_of_rich(
-    headings: list[str],
-    rows: list[list[str]],
-    numbers: set[str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    print_table(headings, rows, numbers)
-    written = capsys.readouterr().out
-    stdout().print(table(headings, rows, numbers))
-    assert written == capsys.readouterr().out
-
-
-@pytest.mark.parametrize("where", ["FORCE_COLOR", "TTY_COMPATIBLE", "isatty", "ascii"])
-def test_a_table_is_rich_s_where_rich_would_write_other_characters(
-    where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), "ascii" if where == "ascii" else "utf-8")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv(where, "1")
-    monkeypatch.setattr(stream, "isatty", lambda: where == "isatty")
-    monkeypatch.setattr(sys, "stdout", stream)
-    print_table(["run"], ([text] for text in ["1st", "2nd"]))
-    stream.seek(0)
-    written = stream.read()
-    assert ("\x1b[1mrun\x1b[0m" in written) == (where != "ascii")
-    assert "1st" in written
-    assert "2nd" in written
+from raysuite.cli.console import print_json, stderr, stdout, table
 
 
 def test_a_narrow_terminal_shows_every_column() -> None:
@@ -69,14 +21,6 @@ def test_a_narrow_terminal_shows_every_column() -> None:
     console = Console(width=50, file=io.StringIO(), record=True)
     console.print(made)
     assert {"resnet20", "334,072", "1.4", "1.3"} <= {*console.export_text().split()}
-
-
-@pytest.mark.parametrize("text", ["", "a line", "word " * 60])
-def test_a_line_is_that_of_rich(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    print_line(text)
-    written = capsys.readouterr().out
-    stdout().print(text)
-    assert written == capsys.readouterr().out
 
 
 def test_texts_are_neither_coloured_nor_replaced(
@@ -91,7 +35,7 @@ def test_texts_are_neither_coloured_nor_replaced(
 @pytest.mark.integration
 def test_a_table_can_be_printed_into_a_stream_of_text() -> None:
     with contextlib.redirect_stdout(io.StringIO()) as text:
-        print_table(["run"], [["single"]], set())
+        stdout().print(table(["run"], [["single"]]))
     assert text.encoding is None
     assert [line.strip() for line in text.getvalue().split("\n")] == [
         "",
@@ -101,13 +45,6 @@ def test_a_table_can_be_printed_into_a_stream_of_text() -> None:
         "",
         "",
     ]
-
-
-def test_a_table_in_a_pipe_needs_no_rich() -> None:
-    code = "import sys; from raysuite.cli.console import print_table\n"
-    code += "print_table(['a'], [['b']]); print('rich' in sys.modules)"
-    found = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
-    assert found.splitlines()[-1] == "False"
 
 
 def test_json_has_null_for_what_is_not_finite_and_keeps_bytes_of_names(

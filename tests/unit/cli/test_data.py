@@ -89,14 +89,15 @@ def test_counts_and_sizes_are_one_or_a_range() -> None:
     assert _sizes(several) == "20 to 30 x 40 to 50, most often 20 x 50"
 
 
-def test_long_lists_are_cut(shards: Path) -> None:
+def test_long_lists_are_cut(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysuite.cli.data.MOST_SHOWN", 2)
     for path in (shards / "idx_files").iterdir():
         path.unlink()
-    result = check(shards, "--limit-shown", 2)
+    result = check(shards)
     assert result.exit_code == 1
     assert "6 wrong:\n" in result.stdout
     assert result.stdout.count("there is no index") == 2
-    assert "  and 4 more; --limit-shown or --json shows them\n" in result.stdout
+    assert "  and 4 more; --json shows them\n" in result.stdout
     assert check(shards, "--write-index").exit_code == 0
     assert check(shards).exit_code == 0
 
@@ -417,7 +418,10 @@ def test_a_rate_of_making_is_of_the_images_that_were_not_there(
     ],
 )
 def test_a_conversion_tells_what_it_wrote_and_what_it_left_out(
-    written: int, first: str, capsys: pytest.CaptureFixture[str]
+    written: int,
+    first: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bad: Any = (SimpleNamespace(path="a.jpg", reason="cut"), SimpleNamespace(path="b", reason="x"))
     conversion: Any = SimpleNamespace(
@@ -429,7 +433,9 @@ def test_a_conversion_tells_what_it_wrote_and_what_it_left_out(
         passed_over=0,
     )
     summary = Summary(8, 4, 2, 1, 3, 2_500_000, written, bad)
-    _print_conversion(conversion, summary, shown=1)
+    with monkeypatch.context() as patched:
+        patched.setattr("raysuite.cli.data.MOST_SHOWN", 1)
+        _print_conversion(conversion, summary)
     images = "8 training and 4 validation images of 2 classes, labels from 1, 2.5 MB"
     skipped = ["skipped, because they cannot be read: 2", "  a.jpg: cut"]
     more, spec = "  and 1 more, in /t/manifest.json", "in a spec: data: "
@@ -445,16 +451,17 @@ def test_a_conversion_tells_what_it_wrote_and_what_it_left_out(
 
 
 def test_notes_and_errors_are_counted_and_cut_each_by_itself(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("raysuite.cli.data.MOST_SHOWN", 2)
     notes = [Finding(f"n{n}", -1, "file", "odd", note=True) for n in range(3)]
     wrong = [Finding(f"w{n}", n, "file", "bad") for n in range(2)]
 
     def printed(*findings: Finding) -> list[str]:
-        _print_report(Report(Path("/set"), "", {}, findings), 2)
+        _print_report(Report(Path("/set"), "", {}, findings))
         return capsys.readouterr().out.splitlines()
 
-    more = "  and 1 more; --limit-shown or --json shows them"
+    more = "  and 1 more; --json shows them"
     cut = ["3 notes:", "  n0: odd", "  n1: odd", more]
     errors = ["2 wrong:", "  w0 at byte 0: bad", "  w1 at byte 1: bad"]
     assert printed(*wrong, *notes) == ["/set", *cut, *errors]

@@ -237,7 +237,7 @@ def test_simulate_from_a_calibration_is_near_its_sum(folder: Path) -> None:
 
 def test_no_step_is_larger_than_the_training_set(folder: Path) -> None:
     weak = ("training={epochs: 1, batch_per_worker: 2}", "matrix=null", "strategy=ddp")
-    rate = ("--images-per-second", "100", "--network", "hdr-fat-tree")
+    rate = ("--per-second", "100", "--network", "hdr-fat-tree")
     run("simulate", "spec.yaml", *weak, "--workers", "2,718", *rate)
     run("simulate", "spec.yaml", *weak, "--workers", "2,719", *rate, code=2)
     run("predict", "spec.yaml", "training.global_batch=1438", *BY_C, code=2)
@@ -256,7 +256,7 @@ def test_simulate_refuses_what_it_does_not_know(folder: Path) -> None:
         run(*alone, *words.split(), code=2)
     for words in ("--trace t.json", "--mtbf-hours 9"):
         run(*alone, *words.split(), code=2)
-    run("simulate", "spec.yaml", "--images-per-second", "1", "--network", "none.yaml", code=2)
+    run("simulate", "spec.yaml", "--per-second", "1", "--network", "none.yaml", code=2)
 
 
 def test_each_operation_of_a_simulated_pipeline_has_its_cost(folder: Path) -> None:
@@ -275,7 +275,7 @@ def test_simulated_pipelines_have_a_trace(folder: Path) -> None:
     told = run(
         *("simulate", "spec.yaml", "matrix=null", "training.global_batch=64"),
         *("strategy={name: pipeline, schedule: gpipe, micro_batches: 4}", "resources.workers=2"),
-        *("--network", "hdr-fat-tree", "--images-per-second", "500", "--trace", "trace.json"),
+        *("--network", "hdr-fat-tree", "--per-second", "500", "--trace", "trace.json"),
         "--json",
     )
     step = json.loads(told)[0]["step_s"]
@@ -296,7 +296,7 @@ def test_a_trace_is_of_the_first_run_and_json_has_no_chart(folder: Path) -> None
 
 PIPED = "strategy={name: pipeline, schedule: gpipe, micro_batches: 4}"
 ONE = ("spec.yaml", "matrix=null", "training.global_batch=64")
-RATE = ("--images-per-second", "9", "--network", "hdr-fat-tree")
+RATE = ("--per-second", "9", "--network", "hdr-fat-tree")
 
 
 def refused(*arguments: str) -> str:
@@ -312,7 +312,7 @@ def refused(*arguments: str) -> str:
         (("predict", "seen", *BY_C, "training.global_batch=8"), "seen holds results"),
         (("predict", "seen", *BY_C, "--scale", "laptop"), "seen holds results"),
         (("predict", "spec.yaml", "--calibration", "/bin/true"), "is not a calibration"),
-        (("simulate", "spec.yaml", "--images-per-second", "9", "--network", "/bin/true"), "read"),
+        (("simulate", "spec.yaml", "--per-second", "9", "--network", "/bin/true"), "read"),
         (("simulate", *ONE, *BY_C, PIPED, "resources.workers=2", "--jitter", "0.5"), "--jitter"),
         (("simulate", *ONE, *BY_C, PIPED, "resources.workers=2", "--straggler", "2"), "--jitter"),
         (
@@ -408,7 +408,7 @@ def test_failures_lengthen_the_whole_run_with_its_start_and_validation(folder: P
 
 def test_a_run_that_never_ends(folder: Path) -> None:
     asked = ("spec.yaml", "matrix=null", "training.global_batch=1024", "strategy=ddp")
-    asked += ("--workers", "1024", "--network", "juwels-booster", "--images-per-second", "300")
+    asked += ("--workers", "1024", "--network", "juwels-booster", "--per-second", "300")
     assert "never ends" in run("simulate", *asked, "--mtbf-hours", "1e-8")
     assert "never ends" not in run("simulate", *asked, "--mtbf-hours", "1e8")
 
@@ -448,7 +448,7 @@ def test_calibrate_extrapolates_the_variants_of_results_and_the_series_of_a_file
 
 def test_simulate_from_a_rate_gives_the_range_that_published_systems_have(folder: Path) -> None:
     asked = ("simulate", "spec.yaml", "training={epochs: 1, batch_per_worker: 2}", "matrix=null")
-    asked += ("strategy=ddp", "--images-per-second", "100", "--network", "hdr-fat-tree")
+    asked += ("strategy=ddp", "--per-second", "100", "--network", "hdr-fat-tree")
     (line,) = json.loads(run(*asked, "--workers", "512", "--json"))
     assert line["ideal_images_per_s"] == 51200
     # Aach et al., Table 2, ResNet-50 with the native loader: 5.52 % on 512 GPUs, 30.80 % on 4
@@ -481,7 +481,7 @@ def test_simulated_rates_are_named_by_what_they_count() -> None:
 def test_a_step_waits_for_storage_and_a_run_for_its_start_and_validations(folder: Path) -> None:
     asked = ("simulate", "spec.yaml", "matrix=null", "training.global_batch=64", "strategy=ddp")
     asked += ("resources.workers=2", "--json")
-    rate = ("--images-per-second", "100", "--network", "hdr-fat-tree")
+    rate = ("--per-second", "100", "--network", "hdr-fat-tree")
     (fast,) = json.loads(run(*asked, *rate))
     # a worker computes 32 of 64 images, in each of 2 epochs of 360 images a third of it
     assert fast["shares"]["computation"] * fast["step_s"] == pytest.approx(0.32)
@@ -516,7 +516,7 @@ def test_a_known_network_is_simulated_without_torch(
     monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path))
     monkeypatch.setattr(simulation, "_COUNTED", {})  # as in a process that begins now
     asked = ["simulate", "spec.yaml", "training={epochs: 1, batch_per_worker: 1}", "matrix=null"]
-    asked += ["strategy=ddp", "--images-per-second", "100", "--network", "hdr-fat-tree"]
+    asked += ["strategy=ddp", "--per-second", "100", "--network", "hdr-fat-tree"]
     asked += ["--workers", "1024", "--json"]
     run(*asked)
     assert len(list((tmp_path / "layers").iterdir())) == 1

@@ -194,7 +194,7 @@ def test_what_lay_there_before_is_counted_and_not_announced(tmp_path: Path) -> N
 def test_the_live_part(tmp_path: Path) -> None:
     stage = Stage(tmp_path, terminal=True)
     plan = stage.plans[0]
-    with stage.progress:
+    with stage.progress.live():
         stage.poll()
         assert "starting workers" in stage.view()
         started, gate, first, *_ = run_records(plan)
@@ -227,7 +227,7 @@ def test_samples_that_are_left_out_are_told_where_there_are_any(
     some = SamplesSkipped(
         run_id="", split="train", samples=1437, skipped=2, places=["a.jpg: cut"], known=0, seconds=1
     )
-    with stage.progress:
+    with stage.progress.live():
         stage.poll()
         stage.write(plan, some, some.model_copy(update={"split": "val", "skipped": 0}))
         said = " ".join(stage.poll().split())
@@ -271,7 +271,7 @@ def test_inside_of_an_epoch(tmp_path: Path) -> None:
     stage = Stage(tmp_path, terminal=True)
     plan = stage.plans[0]
     file = live_file(stage.results.journal_file(plan.run_id))
-    with stage.progress:
+    with stage.progress.live():
         stage.poll()
         stage.write(plan, *run_records(plan)[:2])
         file.write_text(position(2, 128).model_dump_json())
@@ -336,7 +336,7 @@ def test_a_log_has_a_line_now_and_then_inside_of_long_epochs(tmp_path: Path) -> 
 
 def test_after_the_last_run_no_workers_are_started(tmp_path: Path) -> None:
     stage = Stage(tmp_path, terminal=True)
-    with stage.progress:
+    with stage.progress.live():
         stage.poll()
         for plan in stage.plans:
             stage.write(plan, *run_records(plan))
@@ -376,7 +376,7 @@ def test_tail_reads_each_record_once_and_waits_for_whole_lines(tmp_path: Path) -
 def test_a_run_that_starts_again_has_the_epochs_of_its_checkpoint(tmp_path: Path) -> None:
     stage = Stage(tmp_path, terminal=True)
     plan = stage.plans[0]
-    with stage.progress:
+    with stage.progress.live():
         stage.write(plan, *run_records(plan)[:4])  # two epochs have ended
         stage.poll()
         assert "epoch 3 of 3" in stage.view()

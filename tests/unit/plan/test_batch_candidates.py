@@ -119,24 +119,20 @@ def test_copies_of_a_pipeline_share_the_batch() -> None:
 
 
 def test_a_batch_that_was_given_is_searched_for_the_fastest() -> None:
-    plan = opened(plan_of("global_batch: 24"), None, None)
+    plan = opened(plan_of("global_batch: 24"))
     training = plan.spec.training
     assert (training.global_batch, training.accumulate) == (None, 1)
     assert training.batch_per_worker == AutoBatch(auto="fastest")
-    limited = opened(plan, 16, 0.5)
-    assert limited.spec.training.batch_per_worker == AutoBatch(
-        auto="fastest", at_most=16, memory_share=0.5
-    )
-    assert opened(limited, None, 0.25).spec.training.batch_per_worker == AutoBatch(
-        auto="fastest", at_most=16, memory_share=0.25
-    )
+    limited = AutoBatch(auto="fastest", at_most=16)
+    assert opened(plan, 16).spec.training.batch_per_worker == limited
+    assert opened(opened(plan, 16)).spec.training.batch_per_worker == limited
     # the work stays the same where its cut is what is found
     wish = plan_of("global_batch: 24, accumulate: {auto: largest, at_most: 4, memory_share: 0.7}")
-    cut = opened(wish, None, None).spec.training
+    cut = opened(wish).spec.training
     assert (cut.global_batch, cut.batch_per_worker) == (24, None)
     assert cut.accumulate == AutoBatch(auto="fastest", at_most=4, memory_share=0.7)
     pipeline = plan_of("global_batch: 24", of={"strategy: ddp": "strategy: pipeline"})
-    staged = opened(pipeline, None, None).spec
+    staged = opened(pipeline).spec
     assert staged.strategy.micro_batches == AutoBatch(auto="fastest")  # type: ignore[union-attr]
     assert staged.training.global_batch == 24
 

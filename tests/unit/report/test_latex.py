@@ -17,6 +17,7 @@ from raysuite.report import build, text
 from raysuite.report.raw_data import csv_text, row_data
 from raysuite.report.tables import (
     Sheet,
+    _scripts,
     csv_sheet,
     gate_sheet,
     latex,
@@ -45,6 +46,16 @@ def test_what_latex_reads_as_commands_is_escaped():
     assert not set(bare) & set(r"%&#{}\~^$<>|[]*_")
     assert latex_text("--baseline") == "-{}-baseline"
     assert latex_text("a – b") == "a -- b"
+
+
+def test_a_remark_beside_a_figure_is_text_and_not_mathematics():
+    assert _scripts("0.89 (repeats differ too much)") == "$0.89$ (repeats differ too much)"
+    assert _scripts("6,150 (n = 2: 3,000 to 9,300)") == "$6{,}150$ (n = 2: 3,000 to 9,300)"
+    assert _scripts("1.87 [1.80, 1,940]") == "$1.87_{1.80}^{1{,}940}$"
+
+
+def test_an_infinite_figure_needs_no_package_for_its_character():
+    assert latex_text(text.number(float("inf"))) == r"$\infty$"
 
 
 def test_a_line_that_begins_with_a_bracket_is_no_option_of_the_line_before():

@@ -108,6 +108,13 @@ def test_what_is_not_shown_to_be_worse_is_a_comparison_of_two(accuracy, named):
     assert ["trial 1" in each for each in told] == [True] * named
 
 
+def test_a_single_trial_is_counted_in_the_singular(tmp_path):
+    said = collect(write_sweep(tmp_path, 1, scheduler="none")).summary
+    best, cost, *_ = (each.text for each in said)
+    assert best.startswith("Best of 1 trial: trial 0 with ")
+    assert cost.endswith(" over 1 trial (1 finished).")
+
+
 def test_of_more_trials_more_are_not_shown_to_be_worse_than_the_best():
     """0.89 lies 3.0 standard errors below 0.95 of 360 images: enough for one comparison (2.0), and
     not for any two of ten trials (Bonferroni: 45 comparisons, 3.3); 9 of them would be 2.8."""
