@@ -24,15 +24,12 @@ from torch.nn import functional as F
 
 from raysuite.errors import UserError
 from raysuite.parallel.base import (
-    Engine,
-    MakeOptimizer,
-    StepSettings,
+    FrameworkEngine,
     TorchGroupStrategy,
     World,
     read_state,
     set_lr,
 )
-from raysuite.parallel.comm import TorchComm
 from raysuite.parallel.compiling import Compiler
 
 if TYPE_CHECKING:
@@ -226,7 +223,7 @@ class RebuiltStrategy(TorchGroupStrategy, ABC):
         """Join the framework's own group. Raises MissingPartError if the framework is absent."""
 
 
-class RebuiltEngine(Engine):
+class RebuiltEngine(FrameworkEngine):
     """A training step of a framework that holds its own copy of the weights.
 
     The framework's weights are copied into torch's `model` before `model` is used. The framework
@@ -238,18 +235,10 @@ class RebuiltEngine(Engine):
     depthwise: ClassVar[tuple[int, ...]] = CHANNELS_LAST[4]
     """The permutation of the axes of a depthwise convolution's kernel."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizer,
-        world: World,
-        settings: StepSettings,
-        options: object,
-    ) -> None:
-        super().__init__(model, TorchComm(world.device), world, settings)
+    def wrap(self) -> None:
+        model = self.model
         self.compiler = Compiler(enabled=True)
-        # provides the spec's rate, decay and momentum for every weight
-        self.optimizer = make_optimizer(model.parameters())
+        # `optimizer` provides the spec's rate, decay and momentum for every weight
         names = {id(each): name for name, each in model.named_parameters()}
         self.groups = {
             names[id(each)]: number
