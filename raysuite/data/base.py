@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Loaded = TypeVar("Loaded")
 Sample = bytes | NDArray[np.uint8]
 """A sample before it is decoded: the bytes of an image file, or pixels [H, W, C]."""
 
@@ -73,3 +77,19 @@ class LatestCall:
             if self._call is not call:
                 raise RuntimeError("a later call of batches() has taken this loader over")
             yield slice_
+
+
+def prefetched(
+    slices: Sequence[Slice], begin: Callable[[Slice], Future[Loaded]], ahead: int
+) -> Iterator[Loaded]:
+    """The results of `begin` for each slice, in order. `begin` is called for the slices up to
+    `ahead` places after the one whose result is awaited."""
+    pending: deque[Future[Loaded]] = deque()
+    coming = iter(slices)
+    try:
+        for _ in slices:
+            pending.extend(map(begin, islice(coming, 1 + ahead - len(pending))))
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()

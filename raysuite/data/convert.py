@@ -41,6 +41,8 @@ SHARD_BYTES = 150_000_000
 _QUALITY = 95
 """The JPEG quality of images that are shrunk."""
 _SYNSET = re.compile(r"n\d{8}")
+_SHOWN = 20
+"""The largest number of bad images that a message names."""
 
 
 @dataclass(frozen=True)
@@ -453,14 +455,14 @@ def _clean(target: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _listed(bad: Sequence[Bad], shown: int = 20) -> str:
-    lines = [f"  {one.path}: {one.reason}" for one in bad[:shown]]
-    if len(bad) > shown:
-        lines.append(f"  and {len(bad) - shown} more")
+def _listed(bad: Sequence[Bad]) -> str:
     count = "1 image" if len(bad) == 1 else f"{len(bad)} images"
-    lines.insert(0, f"{count} cannot be read; the shards without them are kept:")
-    lines.append(
-        "replace them under the same names and run the same command again, or leave them out with "
-        "--bad skip"
+    return "\n".join(
+        [
+            f"{count} cannot be read; the shards without them are kept:",
+            *(f"  {one.path}: {one.reason}" for one in bad[:_SHOWN]),
+            *([f"  and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []),
+            "replace them under the same names and run the same command again, or leave them out "
+            "with --bad skip",
+        ]
     )
-    return "\n".join(lines)

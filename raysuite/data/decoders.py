@@ -15,10 +15,10 @@ import sys
 import threading
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 
 from raysuite.compiled import loaded
@@ -131,12 +131,12 @@ def shrunk_from(
     """Like `cut_from`, but decode at 1/2 to 1/8 of the resolution if `box` then still has `size`
     pixels on each side. Decoding a JPEG's DCT blocks at a smaller size is faster; pixels differ
     from those of the reference decoder."""
-    turbo, header = _turbo(), _simple(sample, channels, place)
-    if not shrinks(box, size) or turbo is None or header is None:
+    header = _simple(sample, channels, place)
+    if not shrinks(box, size) or header is None:
         return cut_from(sample, channels, box, place)
     times = min(box[2], box[3]) / size
     try:
-        pixels = turbo.decode_jpeg(
+        pixels = simplejpeg.decode_jpeg(
             sample,
             _COLOURS[channels],
             min_height=math.ceil(header.height / times),
@@ -154,14 +154,14 @@ _COLOURS = {1: "GRAY", 3: "RGB"}
 
 def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.uint8]:
     """Decode at least the rows above `bottom`: [rows, W, channels]."""
-    turbo, header = _turbo(), _simple(sample, channels, place)
-    if turbo is None or header is None:
+    header = _simple(sample, channels, place)
+    if header is None:
         return decode(sample, channels, place)
     assert isinstance(sample, bytes)
     height = _height_needed(sample, header, bottom)
     shortened = height < header.height
     try:
-        pixels: NDArray[np.uint8] = turbo.decode_jpeg(
+        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
             _shortened(sample, header, height) if shortened else sample,
             _COLOURS[channels],
             buffer=_buffer(height * header.width * channels),
@@ -219,15 +219,3 @@ def _buffer(size: int) -> NDArray[np.uint8]:
     if held is None or held.size < size:
         _scratch.pixels = held = np.empty(size, np.uint8)
     return held
-
-
-@cache
-def _turbo() -> ModuleType | None:
-    """The simplejpeg module; None if it is not installed, in which case the reference decoder gives
-    the same pixels more slowly."""
-    try:
-        import simplejpeg
-    except ImportError:
-        return None
-    module: ModuleType = simplejpeg
-    return module

@@ -100,8 +100,7 @@ def _hand_out(pipes: dict[Connection, Any], tasks: Sequence[Any], count: Count) 
     except (EOFError, ConnectionError) as error:
         raise RunError(
             "a process was killed while it worked (by a user, or because memory ran out); run the "
-            "same "
-            "command again, with fewer --workers if memory was short"
+            "same command again, with fewer --workers if memory was short"
         ) from error
 
 

@@ -68,11 +68,7 @@ def torchvision_constructor(name: str, facts: DatasetFacts) -> Constructor:
 
 
 def first_convolution(
-    theirs: nn.Conv2d,
-    in_channels: int,
-    *,
-    kernel_size: int | None = None,
-    stride: int | None = None,
+    theirs: nn.Conv2d, in_channels: int, kernel_size: int | None = None, stride: int | None = None
 ) -> nn.Conv2d:
     """A new convolution to replace `theirs`, the first of a network. It has `in_channels` channels
     and, if given, another kernel size and stride. With stride 1 and an odd kernel size, height and

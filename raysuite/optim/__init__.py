@@ -54,16 +54,12 @@ def build_optimizer(
             return Lamb(groups, lr, betas, eps, decay)
         case AdamWOptions(betas=betas, eps=eps):
             return AdamW(groups, lr, betas, eps, decay)
-        case MuonOptions():
+        case MuonOptions(momentum=momentum, nesterov=nesterov, betas=betas, eps=eps):
+            muon = {"momentum": momentum, "nesterov": nesterov, "adjust_lr_fn": options.adjust_lr}
+            adamw = {"betas": betas, "eps": eps}
+            of_all = {"lr": lr, "weight_decay": decay}
             return MuonWithAdamW(
-                groups,
-                lr,
-                decay,
-                options.momentum,
-                options.nesterov,
-                options.adjust_lr,
-                options.betas,
-                options.eps,
+                [{**of_all, **(muon if each["matrices"] else adamw), **each} for each in groups]
             )
         case ScheduleFreeOptions(betas=betas, eps=eps):
             averaging = load("schedulefree:AdamWScheduleFree")(groups, lr, betas, eps, decay)

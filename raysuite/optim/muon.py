@@ -6,8 +6,6 @@ The key is in the group, because Horovod makes its own optimiser from the groups
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch.optim import AdamW, Muon, Optimizer
@@ -16,25 +14,11 @@ from torch.optim import AdamW, Muon, Optimizer
 class MuonWithAdamW(Optimizer):
     """torch's Muon over groups with `matrices` True, and torch's AdamW over all other groups."""
 
-    def __init__(
-        self,
-        groups: list[dict[str, Any]],
-        lr: float = 1e-3,
-        weight_decay: float = 0.1,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        adjust_lr: str = "match_rms_adamw",
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-    ) -> None:
-        """A group's own settings take precedence over these arguments."""
-        rules: dict[bool, Callable[..., Optimizer]] = {
-            True: partial(Muon, momentum=momentum, nesterov=nesterov, adjust_lr_fn=adjust_lr),
-            False: partial(AdamW, betas=betas, eps=eps),
-        }
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        """Each group has the settings of its optimiser; missing settings are torch's defaults."""
         self._rules: dict[bool, Optimizer] = {
-            matrices: rule(own, lr=lr, weight_decay=weight_decay)
-            for matrices, rule in rules.items()
+            matrices: rule(own)
+            for matrices, rule in ((True, Muon), (False, AdamW))
             if (own := [group for group in groups if group["matrices"] == matrices])
         }
         super().__init__(groups, {})

@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING
 import accelerate
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from torch import Tensor, nn
+from torch import Tensor
 
-from raysuite.parallel.base import (
-    MakeOptimizer,
-    StepSettings,
-    TorchEngine,
-    TorchGroupStrategy,
-    World,
-)
-from raysuite.parallel.comm import TorchComm
-from raysuite.spec.strategies import AccelerateOptions
+from raysuite.parallel.base import FrameworkEngine, TorchEngine, TorchGroupStrategy, World
 
 if TYPE_CHECKING:
     from raysuite.data.base import Batch
@@ -46,34 +38,24 @@ def _variables(world: World) -> Iterator[None]:
         os.environ.update(before)
 
 
-class AccelerateEngine(TorchEngine):
+class AccelerateEngine(FrameworkEngine, TorchEngine):
     """A training step through Accelerate's module, optimiser and backward pass."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizer,
-        world: World,
-        settings: StepSettings,
-        options: AccelerateOptions,
-    ) -> None:
-        super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
+    def wrap(self) -> None:
         # a process has only one AcceleratorState, which may still be that of an earlier world
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
-        with _variables(world):
+        with _variables(self.world):
             self._accelerator = accelerate.Accelerator(
-                cpu=world.device.type == "cpu",
+                cpu=self.world.device.type == "cpu",
                 kwargs_handlers=[
                     accelerate.DistributedDataParallelKwargs(
-                        bucket_cap_mb=options.bucket_mb,
+                        bucket_cap_mb=self.options.bucket_mb,
                         broadcast_buffers=False,  # as in raysuite's plain DDP
                         gradient_as_bucket_view=True,
                     )
                 ],
             )
-        self.optimizer = make_optimizer(model.parameters())
-        self.scale.guard(self.optimizer)
         with warnings.catch_warnings():
             # newer versions of torch call broadcast_buffers forward_sync_buffers
             warnings.simplefilter("ignore", FutureWarning)

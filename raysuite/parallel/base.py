@@ -30,6 +30,7 @@ from raysuite.errors import RunError
 from raysuite.nested import mapped, unpadded
 from raysuite.parallel.comm import (
     Comm,
+    TorchComm,
     average_buffers,
     join_torch_group,
     leave_torch_group,
@@ -300,6 +301,35 @@ class Engine(ABC):
         return total * (self.replicas / batch.of_global), total.detach()
 
 
+class FrameworkEngine(Engine):
+    """Base class of raysuite's engines whose rank has the whole model when the engine is made."""
+
+    whole_gradients: ClassVar[bool] = True
+    """See `whole` of LossScale; lossy options never keep whole gradients."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        world: World,
+        settings: StepSettings,
+        options: Any = None,
+    ) -> None:
+        whole = self.whole_gradients and getattr(options, "lossy", None) is None
+        super().__init__(model, self.make_comm(world), world, settings, whole)
+        self.options = options
+        self.optimizer = make_optimizer(model.parameters())
+        self.scale.guard(self.optimizer)
+        self.wrap()
+
+    def make_comm(self, world: World) -> Comm:
+        """The collectives of the engine's process group."""
+        return TorchComm(world.device)
+
+    def wrap(self) -> None:
+        """Give `autocast`, which contains the model, and `optimizer` to the framework."""
+
+
 class TorchEngine(Engine):
     """Base class of engines with an unsharded model and a torch optimiser on every rank."""
 
@@ -408,7 +438,7 @@ def draws(device: torch.device) -> dict[str, Any]:
 
 
 def restore_draws(device: torch.device, state: dict[str, Any]) -> None:
-    """Restore the states that `draws` returned; old checkpoints have only torch's states."""
+    """Restore the states that `draws` returned; checkpoints of 0.2.0 have only torch's states."""
     torch.set_rng_state(state["cpu"])
     if "python" in state:
         random.setstate(state["python"])

@@ -8,18 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from raysuite.parallel.base import (
-    MakeOptimizer,
-    StepSettings,
-    TorchEngine,
-    TorchGroupStrategy,
-    World,
-)
-from raysuite.parallel.comm import TorchComm
+from raysuite.parallel.base import FrameworkEngine, TorchEngine, TorchGroupStrategy
 from raysuite.parallel.marks import backward_waits
 from raysuite.spec.strategies import DdpOptions
 
@@ -27,30 +20,22 @@ if TYPE_CHECKING:
     from raysuite.data.base import Batch
 
 
-class DdpEngine(TorchEngine):
+class DdpEngine(FrameworkEngine, TorchEngine):
     """A training step that averages the gradients in its last backward pass."""
 
+    options: DdpOptions
     wrapped: DistributedDataParallel
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizer,
-        world: World,
-        settings: StepSettings,
-        options: DdpOptions,
-    ) -> None:
+    def wrap(self) -> None:
+        options, device = self.options, self.world.device
         if options.compression == "powersgd":  # its hook views gradients as matrices
-            model.to(memory_format=torch.contiguous_format)
-        super().__init__(
-            model, TorchComm(world.device), world, settings, whole_gradients=options.lossy is None
-        )
+            self.model.to(memory_format=torch.contiguous_format)
         with warnings.catch_warnings():
             # newer versions of torch call this option forward_sync_buffers
             warnings.simplefilter("ignore", FutureWarning)
             self.wrapped = DistributedDataParallel(
                 self.autocast,
-                device_ids=[world.device] if world.device.type == "cuda" else None,
+                device_ids=[device] if device.type == "cuda" else None,
                 bucket_cap_mb=options.bucket_mb,
                 # raysuite averages the buffers itself, in the same way for all strategies
                 broadcast_buffers=False,
@@ -59,8 +44,6 @@ class DdpEngine(TorchEngine):
                 find_unused_parameters=options.find_unused_parameters,
             )
         _register_compression(self.wrapped, options)
-        self.optimizer = make_optimizer(model.parameters())
-        self.scale.guard(self.optimizer)
 
     def add_gradients(self, batch: "Batch", last: bool) -> Tensor:
         with contextlib.nullcontext() if last else self.wrapped.no_sync():

@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,8 +23,7 @@ from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError
 from raysuite.parallel.base import (
-    Engine,
-    MakeOptimizer,
+    FrameworkEngine,
     StepSettings,
     TorchGroupStrategy,
     World,
@@ -33,7 +31,6 @@ from raysuite.parallel.base import (
     set_lr,
     unreadable,
 )
-from raysuite.parallel.comm import TorchComm
 from raysuite.spec.strategies import DeepSpeedOptions
 from raysuite.units import MIB
 
@@ -67,8 +64,6 @@ _NO_CLIPPING = 0.0
 _FP32_BYTES = 4
 _BUCKET_STEP = 2
 """ZeRO refuses buckets with an odd number of values."""
-
-_MUON = "deepspeed.runtime.zero.muon.muon_optimizer"
 
 
 def _deepspeed() -> Any:
@@ -160,51 +155,24 @@ def _data_classes() -> list[type]:
     return [LossScaler, ZeroStageEnum, fragment_address]
 
 
-@contextmanager
-def _without_muon() -> Iterator[None]:
-    """Replace DeepSpeed's Muon with an empty class, so that no optimiser is an instance of it.
-
-    DeepSpeed uses Muon only in isinstance tests. Importing the real class takes a second.
-    """
-    if _MUON in sys.modules:
-        yield
-        return
-    sys.modules[_MUON] = SimpleNamespace(MuonWithAuxAdam=type("MuonWithAuxAdam", (), {}))  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[_MUON]
-
-
-class DeepSpeedEngine(Engine):
+class DeepSpeedEngine(FrameworkEngine):
     """A training step by DeepSpeed's engine."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizer,
-        world: World,
-        settings: StepSettings,
-        options: DeepSpeedOptions,
-    ) -> None:
-        super().__init__(model, TorchComm(world.device), world, settings)
+    whole_gradients = False
+
+    def wrap(self) -> None:
         # DeepSpeed broadcasts weights as bytes and shards them flat: they must be contiguous
-        model.to(memory_format=torch.contiguous_format)
-        self._stage = options.zero_stage
+        self.model.to(memory_format=torch.contiguous_format)
+        self._stage = self.options.zero_stage
         # stage 3 replaces the weights by shards, so names are stored first
-        self._names = [name for name, _ in model.named_parameters()]
-        # before `initialize`, which may shard the weights
-        self.optimizer = make_optimizer(model.parameters())
-        self.scale.guard(self.optimizer)
+        self._names = [name for name, _ in self.model.named_parameters()]
         self.engine: Any
-        deepspeed = _deepspeed()
-        with _without_muon():
-            self.engine, self._optimizer, _, _ = deepspeed.initialize(
-                model=self.autocast,
-                optimizer=self.optimizer,
-                config=engine_config(options, settings, world.size),
-                dist_init_required=False,
-            )
+        self.engine, self._optimizer, _, _ = _deepspeed().initialize(
+            model=self.autocast,
+            optimizer=self.optimizer,
+            config=engine_config(self.options, self.settings, self.world.size),
+            dist_init_required=False,
+        )
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         set_lr(self._optimizer, lr)

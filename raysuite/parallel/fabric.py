@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING
 import lightning_fabric
 from lightning_fabric.plugins.environments import ClusterEnvironment
 from lightning_fabric.strategies import DDPStrategy
-from torch import Tensor, nn
+from torch import Tensor
 
-from raysuite.parallel.base import (
-    MakeOptimizer,
-    StepSettings,
-    TorchEngine,
-    TorchGroupStrategy,
-    World,
-)
-from raysuite.parallel.comm import TorchComm
-from raysuite.spec.strategies import FabricOptions
+from raysuite.parallel.base import FrameworkEngine, TorchEngine, TorchGroupStrategy, World
 
 if TYPE_CHECKING:
     from raysuite.data.base import Batch
@@ -62,33 +54,24 @@ class _Started(ClusterEnvironment):
         return self._world.rank
 
 
-class FabricEngine(TorchEngine):
+class FabricEngine(FrameworkEngine, TorchEngine):
     """A training step through Fabric's module, optimiser and backward pass."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizer,
-        world: World,
-        settings: StepSettings,
-        options: FabricOptions,
-    ) -> None:
-        super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
-        on_gpu = world.device.type == "cuda"
+    def wrap(self) -> None:
+        device = self.world.device
+        on_gpu = device.type == "cuda"
         self._fabric = lightning_fabric.Fabric(
             accelerator="cuda" if on_gpu else "cpu",
-            devices=[world.device.index] if on_gpu else 1,
-            num_nodes=world.size,
+            devices=[device.index] if on_gpu else 1,
+            num_nodes=self.world.size,
             strategy=DDPStrategy(
-                cluster_environment=_Started(world),
-                bucket_cap_mb=options.bucket_mb,
+                cluster_environment=_Started(self.world),
+                bucket_cap_mb=self.options.bucket_mb,
                 broadcast_buffers=False,  # as in raysuite's plain DDP
                 gradient_as_bucket_view=True,
             ),
         )
         self._fabric.launch()
-        self.optimizer = make_optimizer(model.parameters())
-        self.scale.guard(self.optimizer)
         with warnings.catch_warnings():
             # newer versions of torch call broadcast_buffers forward_sync_buffers
             warnings.simplefilter("ignore", FutureWarning)

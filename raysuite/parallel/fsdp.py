@@ -8,7 +8,6 @@ gradients are reduce-scattered.
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -40,7 +39,7 @@ from raysuite.parallel.base import (
     kept_settings,
     read_state,
 )
-from raysuite.parallel.comm import TorchComm
+from raysuite.parallel.comm import TorchComm, gather_plain
 from raysuite.parallel.precision import local_part
 from raysuite.spec.strategies import FsdpOptions
 
@@ -74,8 +73,7 @@ class Fsdp(TorchGroupStrategy):
     def _copies(self, world: World) -> int:
         if self.options.copies != "nodes":
             return self.options.copies
-        host = torch.tensor([zlib.crc32(gethostname().encode())])
-        hosts = TorchComm(world.device).all_gather(host).flatten().tolist()
+        hosts = gather_plain(TorchComm(world.device), gethostname())
         each = world.size // len(set(hosts))
         if any(len(set(hosts[first : first + each])) > 1 for first in range(0, world.size, each)):
             raise UserError(

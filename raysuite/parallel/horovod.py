@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysuite.errors import MissingPartError, UserError
-from raysuite.parallel.base import BaseStrategy, MakeOptimizer, StepSettings, TorchEngine, World
-from raysuite.parallel.comm import Pending, Reduction
+from raysuite.parallel.base import BaseStrategy, FrameworkEngine, TorchEngine, World
+from raysuite.parallel.comm import Comm, Pending, Reduction
 from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
 from raysuite.units import MIB
@@ -197,36 +197,25 @@ def _variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
 
 
-class HorovodEngine(TorchEngine):
+class HorovodEngine(FrameworkEngine, TorchEngine):
     """A training step that averages the gradients in its last backward pass."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizer,
-        world: World,
-        settings: StepSettings,
-        options: HorovodOptions,
-    ) -> None:
-        hvd = _horovod()
-        super().__init__(
-            model, HorovodComm(hvd), world, settings, whole_gradients=options.lossy is None
-        )
+    def make_comm(self, world: World) -> Comm:
+        return HorovodComm(_horovod())
+
+    def wrap(self) -> None:
+        hvd, model = _horovod(), self.model
         # Horovod accepts only contiguous gradients; gradients have the layout of their weights
         model.to(memory_format=torch.contiguous_format)
         # booleans are left out, because Horovod 0.28.1 cannot broadcast them, and all ranks have
         # equal values already
         sent = {key: each for key, each in model.state_dict().items() if each.dtype != torch.bool}
         hvd.broadcast_parameters(sent, root_rank=0)
-        compression = (
-            hvd.Compression.fp16 if options.compression == "fp16" else hvd.Compression.none
-        )
-        own = make_optimizer(model.parameters())
         self.optimizer = hvd.DistributedOptimizer(
-            own,
+            self.optimizer,
             named_parameters=model.named_parameters(),
-            compression=compression,
-            backward_passes_per_step=settings.accumulate,
+            compression=getattr(hvd.Compression, self.options.compression),
+            backward_passes_per_step=self.settings.accumulate,
             op=hvd.Average,
         )
         self.scale.guard(self.optimizer)

@@ -120,10 +120,8 @@ class Network:
                 return x + state.get(f"{each.module}.bias", 0.0)
             case "linear":
                 return x @ state[f"{each.module}.weight"] + state.get(f"{each.module}.bias", 0.0)
-            case "relu":
-                return jax.nn.relu(x)
-            case "relu6":
-                return jax.nn.relu6(x)
+            case "relu" | "relu6":
+                return getattr(jax.nn, each.kind)(x)
             case "max_pool" | "avg_pool":
                 window = (1, *_pair(numbers["kernel_size"]), 1)
                 steps = (1, *_pair(numbers["stride"]), 1)

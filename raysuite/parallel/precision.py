@@ -162,9 +162,8 @@ class LossScale:
         return {"sample_factor": self.factor, "good_steps": float(self._good_steps)}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Restore what `state` returned. A scale per batch, from older versions, is ignored."""
-        if "sample_factor" in state:
-            self.factor, self._good_steps = state["sample_factor"], int(state["good_steps"])
+        """Restore what `state` returned."""
+        self.factor, self._good_steps = state["sample_factor"], int(state["good_steps"])
 
 
 class _Scale(torch.autograd.Function):

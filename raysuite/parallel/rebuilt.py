@@ -24,15 +24,12 @@ from torch.nn import functional as F
 
 from raysuite.errors import UserError
 from raysuite.parallel.base import (
-    Engine,
-    MakeOptimizer,
-    StepSettings,
+    FrameworkEngine,
     TorchGroupStrategy,
     World,
     read_state,
     set_lr,
 )
-from raysuite.parallel.comm import TorchComm
 from raysuite.parallel.compiling import Compiler
 
 if TYPE_CHECKING:
@@ -69,8 +66,8 @@ _MODULES: dict[type[nn.Module], tuple[str, tuple[str, ...]]] = {
     nn.ReLU6: ("relu6", ()),
     nn.MaxPool2d: ("max_pool", ("kernel_size", "stride", "padding")),
     nn.AvgPool2d: ("avg_pool", ("kernel_size", "stride", "padding")),
-    nn.AdaptiveAvgPool2d: ("mean", ("output_size",)),
-    nn.Flatten: ("flatten", ("start_dim",)),
+    nn.AdaptiveAvgPool2d: ("mean", ()),
+    nn.Flatten: ("flatten", ()),
     nn.Dropout: ("dropout", ("p",)),
     nn.Identity: ("same", ()),
 }
@@ -111,20 +108,18 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
         return Operation(node.name, "input", inputs)
     if node.op == "output":
         return Operation(node.name, "output", inputs)
-    kind, numbers, module = "", {}, ""
+    kind, module = "", ""
+    numbers: dict[str, Any] | None = None
     if node.op == "call_module":
         module = str(node.target)
         layer: Any = modules[module]
         kind, keys = _MODULES.get(type(layer), ("", ()))
-        numbers = {key: getattr(layer, key) for key in keys}
-        if not _computed(layer):
-            kind = ""
+        if kind and _computed(layer):
+            numbers = {key: getattr(layer, key) for key in keys}
     elif node.op == "call_function":
         kind = _FUNCTIONS.get(node.target, "")  # type: ignore[arg-type]
-        kind, numbers = _of_function(kind, node)
-    if kind == "mean" and numbers["output_size"] not in (1, (1, 1)):
-        kind = ""
-    if not kind:
+        numbers = _numbers(kind, node)
+    if numbers is None:
         what = f"layer {module}: {modules[module]}" if module else f"operation {node.format_node()}"
         raise UserError(
             f"model.name: its {what} cannot be built in another framework; use another strategy"
@@ -146,32 +141,32 @@ def _computed(layer: Any) -> bool:
     if isinstance(layer, nn.AvgPool2d):
         padded = layer.padding in (0, (0, 0)) or layer.count_include_pad
         return not layer.ceil_mode and padded and layer.divisor_override is None
+    if isinstance(layer, nn.AdaptiveAvgPool2d):
+        return layer.output_size in (1, (1, 1))
+    if isinstance(layer, nn.Flatten):
+        return (layer.start_dim, layer.end_dim) == (1, -1)
     return True
 
 
-def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
-    """The kind ("" if unsupported) and the numbers of a function call."""
-    rest: tuple[Any, ...] = (*node.args[1:], *node.kwargs.values())
-    if kind == "mean":
-        return kind, {"output_size": rest[0]}
-    if kind == "flatten":
-        return (kind if rest[:1] == (1,) else ""), {"start_dim": 1}
-    if kind == "add":
-        return (kind if len(node.all_input_nodes) == len(node.args) else ""), {}
-    if kind == "cat":
-        return (kind if rest == (1,) else ""), {}
-    if kind == "widen":  # appends channels of zeros
-        added = tuple(rest[0])
-        fits = len(added) == 6 and not any(added[:5])
-        return (kind if fits else ""), {"channels": added[-1]}
-    if kind == "subsample":  # every n-th pixel, as in option A of a ResNet's shortcut
-        index: Any = rest[0]
-        whole = slice(None)
-        fits = isinstance(index, tuple) and len(index) == 4 and index[:2] == (whole, whole)
-        step = index[2].step if fits and isinstance(index[2], slice) else None
-        fits = fits and index[2] == index[3] == slice(None, None, step)
-        return (kind if fits else ""), {"step": step or 1}
-    return kind, {}
+def _numbers(kind: str, node: fx.Node) -> dict[str, Any] | None:
+    """The numbers of a function call of this kind; None if it is not supported."""
+    rest: list[Any] = [*node.args[1:], *node.kwargs.values()]
+    match kind, rest:
+        case "relu" | "relu6", _:
+            return {}
+        case "mean", [1 | (1, 1)]:
+            return {}
+        case "flatten" | "cat", [1]:
+            return {}
+        case "add", [fx.Node()]:
+            return {} if len(node.all_input_nodes) == 2 else None
+        case "widen", [[0, 0, 0, 0, 0, channels], "constant", None | 0]:  # appends channels of 0
+            return {"channels": channels}
+        # every n-th pixel, as in option A of a ResNet's shortcut
+        case "subsample", [[*whole, slice(step=step) as rows, columns]]:
+            fits = whole == [slice(None)] * 2 and rows == columns == slice(None, None, step)
+            return {"step": step or 1} if fits else None
+    return None
 
 
 def pads(padding: Any) -> list[tuple[int, int]]:
@@ -228,7 +223,7 @@ class RebuiltStrategy(TorchGroupStrategy, ABC):
         """Join the framework's own group. Raises MissingPartError if the framework is absent."""
 
 
-class RebuiltEngine(Engine):
+class RebuiltEngine(FrameworkEngine):
     """A training step of a framework that holds its own copy of the weights.
 
     The framework's weights are copied into torch's `model` before `model` is used. The framework
@@ -240,18 +235,10 @@ class RebuiltEngine(Engine):
     depthwise: ClassVar[tuple[int, ...]] = CHANNELS_LAST[4]
     """The permutation of the axes of a depthwise convolution's kernel."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizer,
-        world: World,
-        settings: StepSettings,
-        options: object,
-    ) -> None:
-        super().__init__(model, TorchComm(world.device), world, settings)
+    def wrap(self) -> None:
+        model = self.model
         self.compiler = Compiler(enabled=True)
-        # provides the spec's rate, decay and momentum for every weight
-        self.optimizer = make_optimizer(model.parameters())
+        # `optimizer` provides the spec's rate, decay and momentum for every weight
         names = {id(each): name for name, each in model.named_parameters()}
         self.groups = {
             names[id(each)]: number

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from torch import nn
-
-from raysuite.parallel.base import BaseStrategy, MakeOptimizer, StepSettings, TorchEngine, World
-from raysuite.parallel.comm import NoComm
+from raysuite.parallel.base import BaseStrategy, FrameworkEngine, TorchEngine, World
+from raysuite.parallel.comm import Comm, NoComm
 
 
-class SingleEngine(TorchEngine):
+class SingleEngine(FrameworkEngine, TorchEngine):
     """A plain training step."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizer,
-        world: World,
-        settings: StepSettings,
-        options: object = None,
-    ) -> None:
-        super().__init__(model, NoComm(), world, settings, whole_gradients=True)
-        self.optimizer = make_optimizer(model.parameters())
-        self.scale.guard(self.optimizer)
+    def make_comm(self, world: World) -> Comm:
+        return NoComm()
 
 
 class Single(BaseStrategy):

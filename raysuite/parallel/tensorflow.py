@@ -133,17 +133,15 @@ class Network:
         tf, x, numbers = self._tf, given[0], each.numbers
         match each.kind:
             case "conv":
-                padded = any(any(pair) for pair in rebuilt.pads(numbers["padding"]))
-                x = tf.pad(x, rebuilt.pads(numbers["padding"])) if padded else x
+                padding = rebuilt.pads(numbers["padding"])
+                x = tf.pad(x, padding) if any(map(any, padding)) else x
                 return self.layers[each.module](x)
             case "norm":
                 return self.layers[each.module](x, training=seed is not None)
             case "linear":
                 return self.layers[each.module](x)
-            case "relu":
-                return tf.nn.relu(x)
-            case "relu6":
-                return tf.nn.relu6(x)
+            case "relu" | "relu6":
+                return getattr(tf.nn, each.kind)(x)
             case "max_pool" | "avg_pool":
                 lowest = -math.inf if each.kind == "max_pool" else 0.0
                 pool = tf.nn.max_pool2d if each.kind == "max_pool" else tf.nn.avg_pool2d

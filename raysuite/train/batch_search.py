@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import gc
 import math
-import socket
-import zlib
 from collections.abc import Callable, Sequence
+from socket import gethostname
 
 import torch
 
@@ -28,7 +27,7 @@ from raysuite.measure.peak_memory import PeakMemory, available_bytes
 from raysuite.nested import unpadded
 from raysuite.parallel import joined
 from raysuite.parallel.base import Strategy, World
-from raysuite.parallel.comm import Comm
+from raysuite.parallel.comm import Comm, gather_plain
 from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
 from raysuite.plan.batch_candidates import decided, search_of
@@ -42,7 +41,6 @@ _WARM_STEPS = 2
 """Steps before the timed steps; the optimiser creates its state in the first step."""
 _TIMED_S, _FEWEST, _MOST = 0.5, 3, 50
 """Target duration of a timing in seconds, and its minimum and maximum number of steps."""
-_STAGES: tuple[Stage, ...] = ("alone", "together")
 
 
 def search_batch(
@@ -68,21 +66,18 @@ def search_batch(
                 tried.end(found)
         search = search_of(plan, tried.read() if world.rank == 0 else [])
         taken = search.chosen or 0 if search.next() is None else 0
-        return int(comm.all_reduce(torch.tensor([float(taken)]), "max").item())
+        return int(gather_plain(comm, taken)[0])
 
 
 def _next_of_all(
     plan: RunPlan, world: World, comm: Comm, file: TriedFile, stopped: Callable[[], bool]
 ) -> tuple[Stage, int] | None:
     """The next trial, chosen by rank 0 and returned on all ranks; None at the end."""
-    word = torch.zeros(2, dtype=torch.float64)
-    if world.rank == 0 and not stopped():
-        wanted = _next(plan, world, file)
-        if wanted is not None:
-            file.begin(*wanted)
-            word = torch.tensor([1 + _STAGES.index(wanted[0]), wanted[1]], dtype=torch.float64)
-    stage, size = comm.all_reduce(word, "max").tolist()
-    return (_STAGES[int(stage) - 1], int(size)) if stage else None
+    wanted = None
+    if world.rank == 0 and not stopped() and (wanted := _next(plan, world, file)):
+        file.begin(*wanted)
+    found = gather_plain(comm, wanted)[0]
+    return found and tuple(found)
 
 
 def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | None:
@@ -142,8 +137,7 @@ class _Ranks:
         self._held = PeakMemory(world.device).start_bytes
         sharing = 1
         if world.device.type == "cpu":
-            host = torch.tensor([zlib.crc32(socket.gethostname().encode())])
-            sharing = int((comm.all_gather(host).flatten() == host).sum())
+            sharing = gather_plain(comm, gethostname()).count(gethostname())
         self._limit = int(auto.memory_share * available_bytes(world.device) / sharing)
 
     def alone(self, size: int) -> BatchTried:
@@ -222,22 +216,21 @@ class _Ranks:
         peak = memory.device_bytes() if on_gpu else memory.process_bytes() - self._held
         if on_gpu:
             torch.cuda.empty_cache()
-        own = torch.tensor([float(fits), max(0, peak), self._limit], dtype=torch.float64)
-        rows = self._comm.all_gather(own).tolist()
-        out = [rank for rank, row in enumerate(rows) if not row[0]]
-        above = [rank for rank, row in enumerate(rows) if row[1] > row[2]]
+        rows = gather_plain(self._comm, (fits, max(0, peak), self._limit))
+        out = [rank for rank, (fit, _, _) in enumerate(rows) if not fit]
+        above = [rank for rank, (_, taken, limit) in enumerate(rows) if taken > limit]
         message = ""
         if out:
             message = f"out of memory on {_ranks(out)}"
         elif above:
-            most = rows[above[0]]
-            message = f"{_ranks(above)} took {human_bytes(most[1])}, of {human_bytes(most[2])}"
+            _, taken, limit = rows[above[0]]
+            message = f"{_ranks(above)} took {human_bytes(taken)}, of {human_bytes(limit)}"
         return BatchTried(
             stage=stage,
             micro_batch=size,
             fits=not message,
-            peak_bytes=[int(row[1]) for row in rows],
-            limit_bytes=[int(row[2]) for row in rows],
+            peak_bytes=[taken for _, taken, _ in rows],
+            limit_bytes=[limit for _, _, limit in rows],
             images_per_second=speed,
             message=message,
         )

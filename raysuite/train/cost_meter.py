@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import astuple
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -100,31 +100,22 @@ class EpochPower:
         """All workers' readings of the epoch; None if there are none. All ranks must call it."""
         if self._meter is None:
             return None
-        mine, meter = self._reading, self._meter
-        values = [mine.device_joules, mine.device_busy, mine.host_joules]
-        row = [*(math.nan if each is None else each for each in values), meter.device, meter.host]
-        rows = comm.all_gather(torch.tensor(row, dtype=torch.float64)).tolist()
-        joules, busy, host_joules, devices, hosts = (
-            [row[place] for row in rows] for place in range(5)
-        )
+        own = (*astuple(self._reading), self._meter.device, self._meter.host)
+        joules, busy, host_joules, devices, hosts = zip(*gather_plain(comm, own), strict=True)
         if not any(devices) and not any(hosts):
             return None
         return PowerUse(
             devices=[counter_name(each) for each in devices],
-            device_joules=_known(joules),
-            device_busy=_known(busy),
+            device_joules=list(joules),
+            device_busy=list(busy),
             hosts=[counter_name(each) for each in hosts],
-            host_joules=_known(host_joules),
+            host_joules=list(host_joules),
         )
 
     def close(self) -> None:
         """Stop sampling."""
         if self._meter is not None:
             self._meter.close()
-
-
-def _known(values: list[float]) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in values]
 
 
 def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
@@ -137,12 +128,10 @@ def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
             cost = _counted(plan.spec.model.model_dump_json(), plan.dataset)
     except UserError as error:
         message = str(error)
+    names = ("parameters", "forward_flops", "gradient_bytes", "small_parameters")
     return RunCosts(
         run_id=plan.run_id,
-        parameters=None if cost is None else cost.parameters,
-        forward_flops=None if cost is None else cost.forward_flops,
-        gradient_bytes=None if cost is None else cost.gradient_bytes,
-        small_parameters=None if cost is None else cost.small_parameters,
+        **{name: getattr(cost, name, None) for name in names},
         message=message,
         device=device,
         peak_flops=known and known.flops,

@@ -9,14 +9,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from raysuite.data import Loader, Prepared, make_loader, prepare
+from raysuite.data import Prepared, make_loader, prepare
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import open_source
 from raysuite.data.formats.base import TensorSource
@@ -25,10 +25,8 @@ from raysuite.data.reading import label_of
 from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.nested import unpadded
-from raysuite.optim.average import WeightAverage
 from raysuite.optim.schedule import factor
 from raysuite.parallel.base import (
-    Engine,
     Strategy,
     World,
     read_state,
@@ -36,14 +34,14 @@ from raysuite.parallel.base import (
     seed_draws,
     whole_state,
 )
-from raysuite.parallel.comm import Comm, average_buffers
+from raysuite.parallel.comm import Comm, average_buffers, gather_plain
 from raysuite.parallel.precision import Autocast, local_part
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
 from raysuite.records.confusion import ClassFigures, class_figures
 from raysuite.records.live import LiveProgress
 from raysuite.records.power import joined
-from raysuite.tasks import Task, make_task
+from raysuite.tasks import make_task
 from raysuite.tasks.base import Total, sums_of, values_of
 from raysuite.tasks.language_model import LanguageModel
 from raysuite.train.building import build_engine
@@ -51,6 +49,8 @@ from raysuite.train.checkpoint import LoopState, SoFar, load_rank, save_rank
 from raysuite.train.cost_meter import EpochPower
 from raysuite.train.stop_together import EndRequest, Watch
 from raysuite.train.waiting import layers_named
+
+Value = TypeVar("Value", int, float)
 
 
 class TrainingLoop:
@@ -89,7 +89,7 @@ class TrainingLoop:
         self.train_loader = make_loader(self.prepared, "train", options, world.device, last, train)
         # averaged weights are validated as a whole network on every rank
         val = train or self.average is not None
-        self._val = make_loader(self.prepared, "val", options, world.device, last, val)
+        self.val_loader = make_loader(self.prepared, "val", options, world.device, last, val)
         self.power = EpochPower(plan, world)
         self.live = LiveProgress()
         self._tally: Tensor | None = None
@@ -143,16 +143,7 @@ class TrainingLoop:
         compiled = compiler.seconds
         # a run that was stopped in its validation repeats the whole validation
         self._seed_draws()
-        found = validate(
-            plan,
-            self.task,
-            self.world,
-            self.engine,
-            self._val,
-            self.average,
-            self.skipped.get("val"),
-            watch,
-        )
+        found = validate(self, watch)
         if isinstance(found, EndRequest):
             return found
         validated = now(self.world.device)
@@ -167,10 +158,10 @@ class TrainingLoop:
         self._tally = found.tally
         done, self.so_far = self.so_far, SoFar()
         self.epoch += 1
-        units = [round(w) for w in done.weights] if self.counts_weights else []
-        units = units or self.step_units(self.epoch - 1)
-        sums = torch.tensor(done.loss_sums, dtype=torch.float64)
         weights = done.weights or self._step_weights(self.epoch - 1)
+        counted = self.counts_weights
+        units = [round(w) for w in weights] if counted else self.step_units(self.epoch - 1)
+        sums = torch.tensor(done.loss_sums, dtype=torch.float64)
         first_step = self.step - done.steps
         self.diverged_at = self._diverged_at(done.loss_sums, first_step, found.loss)
         return EpochFinished(
@@ -265,13 +256,16 @@ class TrainingLoop:
     def slices(self, epoch: int) -> tuple[list[list[Slice]], list[int]]:
         """This rank's micro-batches of each step of an epoch, and each step's throughput units over
         all ranks."""
-        plan, skipped = self.plan, self.skipped.get("train")
-        draw = (plan.seed, epoch)
-        batch, engine = plan.global_batch, self.engine
-        order = self._order_of(epoch)
-        weights = self._weights
+        plan, engine = self.plan, self.engine
         steps = rank_slices(
-            order, batch, engine.replicas, engine.replica, plan.accumulate, draw, skipped, weights
+            self._order_of(epoch),
+            plan.global_batch,
+            engine.replicas,
+            engine.replica,
+            plan.accumulate,
+            draw=(plan.seed, epoch),
+            skipped=self.skipped.get("train"),
+            weights=self._weights,
         )
         return list(steps), self.step_units(epoch)
 
@@ -352,14 +346,9 @@ class TrainingLoop:
         ).tolist()
         return largest
 
-    def per_worker(self, value: float) -> list[float]:
-        """`value` of every rank, in rank order, on all ranks."""
-        values: list[float] = (
-            self.engine.comm.all_gather(torch.tensor([value], dtype=torch.float64))
-            .flatten()
-            .tolist()
-        )
-        return values
+    def per_worker(self, value: Value) -> list[Value]:
+        """`value`, a number, of every rank, in rank order, on all ranks."""
+        return gather_plain(self.engine.comm, value)
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint into `folder`, which may be one folder for all ranks or one for each
@@ -417,7 +406,7 @@ class TrainingLoop:
         self.live.close()
         self.power.close()
         self.train_loader.close()
-        self._val.close()
+        self.val_loader.close()
         self.engine.close()
 
 
@@ -606,39 +595,31 @@ def validation_fields(metrics: dict[str, float]) -> dict[str, Any]:
     return {f"val_{name}": value for name, value in known.items()} | {"val_metrics": others}
 
 
-def validate(
-    plan: RunPlan,
-    task: Task,
-    world: World,
-    engine: Engine,
-    loader: Loader,
-    average: WeightAverage | None,
-    skipped: NDArray[np.bool_] | None,
-    watch: Watch,
-) -> Validated | EndRequest:
-    """Validate on all ranks, over all samples except `skipped`, unless a stop is requested.
+def validate(loop: TrainingLoop, watch: Watch) -> Validated | EndRequest:
+    """Validate on all ranks, over all samples that are not skipped, unless a stop is requested.
 
-    Uses the averaged weights if there is an `average`. All ranks must call it.
+    Uses the averaged weights if there are any. All ranks must call it.
     """
+    plan, task, engine, device = loop.plan, loop.task, loop.engine, loop.world.device
+    skipped = loop.skipped.get("val")
     engine.average_buffers()
     engine.train(False)
     forward = engine.forward
-    if average is not None:
-        engine.complete(average.model)
-        average_buffers(average.model, engine.comm)
-        settings = engine.settings
-        forward = Autocast(average.model, settings.precision, world.device, settings.memory_format)
-    replicas, replica = engine.replicas, engine.replica
-    order, global_batch = np.arange(plan.dataset.val_samples), plan.micro_batch * replicas
-    steps = rank_slices(order, global_batch, replicas, replica, skipped=skipped)
+    if loop.average is not None:
+        model, settings = loop.average.model, engine.settings
+        engine.complete(model)
+        average_buffers(model, engine.comm)
+        forward = Autocast(model, settings.precision, device, settings.memory_format)
+    order, global_batch = np.arange(plan.dataset.val_samples), plan.micro_batch * engine.replicas
+    steps = rank_slices(order, global_batch, engine.replicas, engine.replica, skipped=skipped)
     # on the device: reading the sums at every batch would make the host wait
     sums: Tensor | None = None
     sizes: list[int] = []
-    nothing, on_host = torch.zeros((), device=world.device), 0
-    tally = task.tally(world.device)
+    nothing, on_host = torch.zeros((), device=device), 0
+    tally = task.tally(device)
     watch.anew()
     with torch.no_grad():
-        for batch in loader.batches([part for step in steps for part in step]):
+        for batch in loop.val_loader.batches([part for step in steps for part in step]):
             output, targets = (
                 unpadded(each, batch.real) for each in (forward(batch.images), batch.labels)
             )

@@ -62,14 +62,12 @@ def ray_out_of_memory(text: str) -> str:
     for any other error."""
     if not _RAYS_WORDS.search(text):
         return ""
-    node, held = _RAYS_FIGURES.search(text), _RAYS_SHARES.findall(text)
-    return "; ".join(
-        [
-            "ended by Ray's memory monitor",
-            *([f"{node[2]} on node {node[1]}"] if node else []),
-            *([f"the workers that it ended held {', '.join(held)}"] if held else []),
-        ]
-    )
+    told = "ended by Ray's memory monitor"
+    if node := _RAYS_FIGURES.search(text):
+        told += f"; {node[2]} on node {node[1]}"
+    if held := _RAYS_SHARES.findall(text):
+        told += f"; the workers that it ended held {', '.join(held)}"
+    return told
 
 
 def kernel_kills(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int | None:

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path
 
@@ -23,20 +22,16 @@ from raysuite.measure.shares import (
     KERNELS,
     STEP,
     WINDOW,
-    Intervals,
     Parts,
     Profiler,
     horovod_collectives,
     parts_of,
 )
-from raysuite.parallel.comm import Comm
+from raysuite.parallel.comm import Comm, gather_plain
 from raysuite.parallel.marks import COMMUNICATION
 from raysuite.records import TimeShares
 from raysuite.train.loop import TrainingLoop
-
-_SETTLING_STEPS = 2
-"""Number of profiled steps before the measured steps, because the first calls under a profiler are
-slower."""
+from raysuite.train.script import SETTLING_STEPS
 
 _AHEAD_STEPS = 4
 """Number of steps that the loader gets in addition to the measured steps, so that it loads ahead as
@@ -56,10 +51,10 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
     """
     began = time.perf_counter()
     measure = loop.plan.spec.measure
-    steps = Steps(loop, measure.warmup_steps + _SETTLING_STEPS + measure.profile_steps)
+    steps = Steps(loop, measure.warmup_steps + SETTLING_STEPS + measure.profile_steps)
     if measure.profile == "nsight":
-        steps.take(measure.warmup_steps + _SETTLING_STEPS)
-        with _seen_by_nsys():
+        steps.take(measure.warmup_steps + SETTLING_STEPS)
+        with torch.cuda.profiler.profile():
             steps.take(measure.profile_steps)
             now(loop.world.device)
         return None
@@ -69,7 +64,7 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
         with loop.engine.timeline(timeline):
             steps.take(measure.warmup_steps)
             with profiler.watching():
-                steps.take(_SETTLING_STEPS)
+                steps.take(SETTLING_STEPS)
                 now(loop.world.device)
                 with record_function(WINDOW):
                     steps.take(measure.profile_steps)
@@ -85,7 +80,9 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
                     shutil.copy(timeline, trace.with_name("horovod-timeline.json"))
             except OSError as error:  # a full disk must not lose the finished run
                 trace, lost = None, f"its trace could not be written: {error}"
-    parts = parts_of(profiler.events(), COMMUNICATION, _shared(found, loop.engine.comm))
+    # only rank 0 has a timeline; the ranks' clocks are treated as equal
+    shared = [(begin, end) for begin, end in gather_plain(loop.engine.comm, found)[0]]
+    parts = parts_of(profiler.events(), COMMUNICATION, shared)
     return _record(loop, parts, trace, began, lost)
 
 
@@ -110,7 +107,7 @@ def _record(
     return TimeShares(
         run_id=loop.plan.run_id,
         steps=measure.profile_steps,
-        warmup_steps=measure.warmup_steps + _SETTLING_STEPS,
+        warmup_steps=measure.warmup_steps + SETTLING_STEPS,
         window_seconds=each(parts.window),
         computation_seconds=each(parts.computation),
         communication_seconds=each(parts.communication),
@@ -154,22 +151,3 @@ def _full_steps(loop: TrainingLoop) -> Iterator[Sequence[Slice]]:
     for epoch in count(loop.epoch):
         steps, sizes = loop.slices(epoch)
         yield from (step for step, size in zip(steps, sizes, strict=True) if size == max(sizes))
-
-
-@contextmanager
-def _seen_by_nsys() -> Iterator[None]:
-    torch.cuda.profiler.start()
-    yield
-    torch.cuda.profiler.stop()
-
-
-def _shared(intervals: Intervals, comm: Comm) -> Intervals:
-    """Rank 0's intervals, returned on all ranks; the other ranks pass none. The ranks' clocks are
-    treated as equal."""
-    rows = torch.tensor(intervals, dtype=torch.int64).reshape(-1, 2)
-    most = int(comm.all_reduce(torch.tensor([len(rows)]), "max"))
-    if most == 0:
-        return []
-    padded = torch.zeros(most, 2, dtype=torch.int64)
-    padded[: len(rows)] = rows
-    return [(begin, end) for begin, end in comm.all_reduce(padded, "sum").tolist()]

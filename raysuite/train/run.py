@@ -46,6 +46,11 @@ _DRIFTED = (
     "run: it does not synchronise every weight of this model, or not at every step"
 )
 
+_DIVERGED = (
+    "losses or weights are not finite from step {} on; a lower optimizer.lr, a longer "
+    "schedule.warmup_epochs or training.clip_norm may help"
+)
+
 _ALL_SKIPPED = (
     "fp16: gradients overflowed in every step, so no weight changed; lower optimizer.lr, or "
     "set training.precision to bf16 or fp32"
@@ -178,7 +183,13 @@ class _Attempt:
             first_step=loop.step if loop else 0,
             unread=unread,
             not_loaded=loop.not_loaded if loop and not loop.step else [],
-            transports=_of_all_ranks(self._transport.names(), loop.engine.comm) if loop else [],
+            transports=self._transports(loop.engine.comm) if loop else [],
+        )
+
+    def _transports(self, comm: Comm) -> list[str]:
+        """The different names of all ranks' transports, sorted. All ranks must call it."""
+        return sorted(
+            {name for each in gather_plain(comm, self._transport.names()) for name in each}
         )
 
     def failed(
@@ -220,11 +231,18 @@ class _Attempt:
                 keep(loop)
                 return _stopped(loop, done)
             if isinstance(done, Prune):
-                return _pruned(loop, done)
+                return RunPruned(
+                    run_id=self._plan.run_id,
+                    by=done.by,
+                    epoch=loop.epoch - 1,
+                    value=done.value,
+                    message=done.message,
+                )
             yield done
             all_skipped = all_skipped and done.skipped_steps == len(done.losses)
             if loop.diverged_at is not None:
-                return self.failed("diverged", _diverged(loop.diverged_at), loop.diverged_at)
+                message = _DIVERGED.format(loop.diverged_at)
+                return self.failed("diverged", message, loop.diverged_at)
             self._parts["training"] += done.seconds
             self._parts["validation"] += done.validation_seconds
             every = training.checkpoint_every
@@ -264,9 +282,9 @@ class _Attempt:
         parts["rest"] = time.perf_counter() - began - sum(parts.values())
         return RunFinished(
             run_id=self._plan.run_id,
-            peak_process_bytes=[int(n) for n in loop.per_worker(memory.process_bytes())],
-            start_process_bytes=[int(n) for n in loop.per_worker(memory.start_bytes)],
-            peak_device_bytes=[int(n) for n in loop.per_worker(memory.device_bytes())],
+            peak_process_bytes=loop.per_worker(memory.process_bytes()),
+            start_process_bytes=loop.per_worker(memory.start_bytes),
+            peak_device_bytes=loop.per_worker(memory.device_bytes()),
             time_to_accuracy=loop.time_to_accuracy,
             stopped_early=loop.stops_early and loop.epoch < self._plan.spec.training.epochs,
             seconds=time.perf_counter() - began,
@@ -277,27 +295,5 @@ class _Attempt:
         )
 
 
-def _of_all_ranks(names: list[str], comm: Comm) -> list[str]:
-    """The different names of all ranks, sorted, returned on all ranks."""
-    return sorted({name for each in gather_plain(comm, names) for name in each})
-
-
 def _stopped(loop: TrainingLoop, stop: Stop) -> RunStopped:
     return RunStopped(run_id=loop.plan.run_id, reason=stop.reason, epoch=loop.epoch, step=loop.step)
-
-
-def _diverged(step: int) -> str:
-    return (
-        f"losses or weights are not finite from step {step} on; a lower optimizer.lr, a longer "
-        "schedule.warmup_epochs or training.clip_norm may help"
-    )
-
-
-def _pruned(loop: TrainingLoop, prune: Prune) -> RunPruned:
-    return RunPruned(
-        run_id=loop.plan.run_id,
-        by=prune.by,
-        epoch=loop.epoch - 1,
-        value=prune.value,
-        message=prune.message,
-    )

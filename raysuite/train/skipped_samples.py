@@ -17,7 +17,7 @@ from raysuite.data.formats import open_source
 from raysuite.data.skipping import CHUNK, Faults, lacking, look
 from raysuite.errors import DataError
 from raysuite.parallel.base import World
-from raysuite.parallel.comm import Comm
+from raysuite.parallel.comm import Comm, gather_plain
 from raysuite.plan import RunPlan
 from raysuite.records import SamplesSkipped
 
@@ -29,7 +29,7 @@ MOST_TOLD = 20
 """Largest number of bad samples that are reported with location and reason; further bad samples are
 only counted. Also the largest number of missing parts (`lacking`) that are reported."""
 _LONGEST = 400
-"""Largest number of bytes of a location and reason that are sent to the other ranks."""
+"""Largest number of bytes of a location and reason that are reported."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,10 @@ def _shared_mask(comm: Comm, samples: int, faults: Faults) -> NDArray[np.bool_]:
 
 def _shared_reasons(comm: Comm, ids: NDArray[np.int64], faults: Faults) -> list[str]:
     """The reasons why the samples `ids` are bad, in their order, gathered on all ranks."""
-    texts = torch.zeros(len(ids), _LONGEST, dtype=torch.uint8)
-    for row, sample in enumerate(ids.tolist()):
-        if sample in faults:
-            text = faults[sample].encode(errors="replace")[:_LONGEST]
-            texts[row, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    if not len(ids):
-        return []
-    rows = comm.all_reduce(texts, "max").numpy()
-    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
+    own = [
+        (sample, faults[sample].encode(errors="replace")[:_LONGEST].decode(errors="replace"))
+        for sample in ids.tolist()
+        if sample in faults
+    ]
+    known = {sample: text for rows in gather_plain(comm, own) for sample, text in rows}
+    return [known[sample] for sample in ids.tolist()]

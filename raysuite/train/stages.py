@@ -7,11 +7,11 @@ These steps change the weights, but only after the trained model has been saved.
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 import torch
 
 from raysuite.measure.clock import now
+from raysuite.parallel.comm import gather_plain
 from raysuite.parallel.pipeline.engine import Measured, PipelineEngine
 from raysuite.records import Slot, StagesMeasured
 from raysuite.spec.schedules import bubble, timeline
@@ -19,7 +19,6 @@ from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import Steps
 
 _WARM_UP, _STEPS = 2, 5
-_KINDS: tuple[Literal["forward", "backward", "update"], ...] = ("forward", "backward", "update")
 
 
 def measure_stages(loop: TrainingLoop) -> StagesMeasured | None:
@@ -41,17 +40,15 @@ def measure_stages(loop: TrainingLoop) -> StagesMeasured | None:
     began = clock()
     steps.take(_STEPS)
     engine.measured = None
-    own = [clock() - began]
+    own = clock() - began
     engine.drain()
-    seconds = dict.fromkeys(_KINDS, 0.0)
-    waited = 0.0
+    seconds = {"forward": 0.0, "backward": 0.0, "update": 0.0}
     for operation, begin, end, wait in timed.slots:
         seconds[operation.kind] += end - begin - wait
-        waited += wait
-    window = max(loop.per_worker(own[0]))
+    waited = sum(wait for *_, wait in timed.slots)
     parameters = sum(each.numel() * each.element_size() for each in engine.model.parameters())
     each = loop.per_worker
-    busy = each(sum(seconds.values()))
+    window, busy = max(each(own)), each(sum(seconds.values()))
     ideal = 0.0 if schedule.asynchronous else bubble(timeline(schedule.operations()))
     return StagesMeasured(
         run_id=loop.plan.run_id,
@@ -67,10 +64,10 @@ def measure_stages(loop: TrainingLoop) -> StagesMeasured | None:
         wait_seconds=each(waited),
         bubble=[max(0.0, 1 - one / window) for one in busy],
         ideal_bubble=ideal,
-        weight_bytes=[int(one) for one in each(parameters)],
-        versions=[int(one) for one in each(engine.versions)],
-        activation_bytes=[int(one) for one in each(counted.activation_bytes)],
-        sent_bytes=[int(one) for one in each(timed.sent_bytes / _STEPS)],
+        weight_bytes=each(parameters),
+        versions=each(engine.versions),
+        activation_bytes=each(counted.activation_bytes),
+        sent_bytes=each(timed.sent_bytes // _STEPS),
         slots=_first_step(engine, timed, began),
         block_seconds=[(one.forward_s, one.backward_s) for one in engine.costs or ()],
     )
@@ -78,17 +75,9 @@ def measure_stages(loop: TrainingLoop) -> StagesMeasured | None:
 
 def _first_step(engine: PipelineEngine, timed: Measured, began: float) -> list[list[Slot]]:
     """The operations of the first measured step, for each worker of the first replica."""
-    count = len(timed.slots) // _STEPS
-    longest = int(engine.comm.all_reduce(torch.tensor([count]), "max"))
-    padded = torch.full((longest, 5), -1.0, dtype=torch.float64)
-    for place, (operation, begin, end, wait) in enumerate(timed.slots[:count]):
-        row = [_KINDS.index(operation.kind), operation.micro_batch, operation.stage]
-        padded[place] = torch.tensor([*row, begin + wait - began, end - began])
-    return [
-        [
-            Slot(_KINDS[int(kind)], int(batch), int(stage), begin, end)
-            for kind, batch, stage, begin, end in worker
-            if kind >= 0
-        ]
-        for worker in engine.comm.all_gather(padded)[: engine.schedule.workers].tolist()
+    own = [
+        Slot(each.kind, each.micro_batch, each.stage, begin + wait - began, end - began)
+        for each, begin, end, wait in timed.slots[: len(timed.slots) // _STEPS]
     ]
+    workers = gather_plain(engine.comm, own)[: engine.schedule.workers]
+    return [[Slot(*each) for each in worker] for worker in workers]

@@ -113,10 +113,10 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
         wrong = _refused(plan.spec.strategy, replace(found, decays=decays))
         if found.scripted and plan.spec.training.ema_decay is not None:
             message = "a ScriptModule has no copy that averages its weights; leave ema_decay out"
-            wrong = {**wrong, "training.ema_decay": message}
+            wrong["training.ema_decay"] = message
         for key, patterns in plan.spec.optimizer.patterns.items():
             if idle := unmatched(patterns, found.parameters):
-                wrong = {**wrong, f"optimizer.{key}": idle}
+                wrong[f"optimizer.{key}"] = idle
         if found.running and plan.spec.optimizer.averages:
             wrong["optimizer.name"] = (
                 f"layers {some(found.running, 5)} have running statistics of the weights in "
@@ -136,11 +136,11 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
                 "take BatchNorm, or set resources.device to gpu"
             )
         wrong = wrong or _untrained(plan)
-    if (staged := plan.spec.strategy.staged()) and not isinstance(found, str):
-        wrong = {**wrong, **_uncut(plan, staged)}
+        if staged := plan.spec.strategy.staged():
+            wrong |= _uncut(plan, staged)
     read = plan.spec.loader.loads
     if read and (unread := _unread(plan.spec.data.model_dump_json(), plan.dataset)):
-        wrong = {**wrong, "data.name": unread}
+        wrong["data.name"] = unread
     return [Mistake(message, key=key) for key, message in wrong.items()]
 
 

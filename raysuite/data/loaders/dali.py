@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 from torch.utils.dlpack import from_dlpack
 
-from raysuite.data.base import Batch, Slice
+from raysuite.data.base import Batch, LatestCall, Slice, prefetched
 from raysuite.data.formats import open_source
 from raysuite.data.pixels import decode, encode, header_of
 from raysuite.data.prepared import Prepared, Split
@@ -97,15 +98,15 @@ class DaliLoader:
         self._pipeline: Pipeline | None = None
         self._feed: Iterator[_Fed] = iter(())
         self._labels: deque[NDArray[np.int64]] = deque()
+        self._call = LatestCall()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         if not slices:
             return
         pipeline = self._rewound(max(len(slice_.ids) for slice_ in slices))
-        self._feed = feed = self._read_ahead(slices)
-        for slice_ in slices:
-            if self._feed is not feed:
-                raise RuntimeError("a later call of batches() has taken this loader over")
+        read_one = partial(self._reader.submit, self._read)
+        self._feed = prefetched(slices, read_one, self._options.prefetch)
+        for slice_ in self._call.each(slices):
             try:
                 (images,) = pipeline.run(self._stream())
             except DataError:
@@ -131,15 +132,6 @@ class DaliLoader:
 
     def _stream(self) -> torch.cuda.Stream | None:
         return torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
-
-    def _read_ahead(self, slices: Sequence[Slice]) -> Iterator[_Fed]:
-        pending: deque[Future[_Fed]] = deque()
-        for slice_ in slices:
-            pending.append(self._reader.submit(self._read, slice_))
-            if len(pending) > self._options.prefetch:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
 
     def _read(self, slice_: Slice) -> _Fed:
         got = read(self._source, self._prepared, slice_)

@@ -7,9 +7,9 @@ import itertools
 import math
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysuite.data.base import Batch, LatestCall, Sample, Slice
+from raysuite.data.base import Batch, LatestCall, Sample, Slice, prefetched
 from raysuite.data.formats import Source, open_source
 from raysuite.data.node_share import NodeShare, found_once
 from raysuite.data.normalise import Normalise
@@ -151,11 +151,10 @@ class MemoryLoader:
         channels_last: bool = False,
     ) -> None:
         self._prepared = prepared
-        self._normalise = Normalise(Rendering(prepared, "exact"), device, channels_last)
         self._rendering = Rendering(prepared, "exact")
+        self._normalise = Normalise(self._rendering, device, channels_last)
         self._source = open_source(prepared, split)
-        samples = prepared.samples(split)
-        decoding = Decoding(self._source, prepared, samples)
+        decoding = Decoding(self._source, prepared, prepared.samples(split))
         key = key_of(self._source, prepared, split)
         self._share = NodeShare(key, decoding.size, decoding.write)
         self._images = Decoded(self._share.path, prepared.facts.channels)
@@ -166,20 +165,11 @@ class MemoryLoader:
         self._call = LatestCall()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        if not self._ahead:
-            for slice_ in self._call.each(slices):
-                yield self._normalise.batch(*self._cut(slice_), slice_)
-            return
-        pending: deque[Future[_Cut]] = deque()
-        coming = iter(slices)
-        try:
-            for slice_ in self._call.each(slices):
-                for next_ in itertools.islice(coming, 1 + self._ahead - len(pending)):
-                    pending.append(self._pool.submit(self._cut, next_))
-                yield self._normalise.batch(*pending.popleft().result(), slice_)
-        finally:
-            for future in pending:
-                future.cancel()
+        loaded: Iterator[_Cut] = map(self._cut, slices)
+        if self._ahead:
+            loaded = prefetched(slices, partial(self._pool.submit, self._cut), self._ahead)
+        for slice_ in self._call.each(slices):
+            yield self._normalise.batch(*next(loaded), slice_)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

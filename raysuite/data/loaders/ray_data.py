@@ -17,7 +17,7 @@ import ray.data
 import torch
 from ray.data.exceptions import SystemException
 
-from raysuite.data.base import Batch, Slice
+from raysuite.data.base import Batch, LatestCall, Slice
 from raysuite.data.formats import Source, open_source
 from raysuite.data.formats.base import TensorSource
 from raysuite.data.normalise import Normalise
@@ -73,6 +73,7 @@ class RayDataLoader:
             else Normalise(Rendering(prepared, "exact"), device, channels_last)
         )
         self._rows: _Rows | None = None
+        self._call = LatestCall()
         # avoids one or two lines per epoch and worker, which Ray Data's log file also has
         logging.getLogger("ray.data").setLevel(logging.WARNING)
 
@@ -81,9 +82,7 @@ class RayDataLoader:
             return
         self._stop()
         self._rows = rows = self._stream(slices)
-        for slice_ in slices:
-            if self._rows is not rows:
-                raise RuntimeError("a later call of batches() has taken this loader over")
+        for slice_ in self._call.each(slices):
             row = next(rows)
             if isinstance(row, str):
                 rows.close()

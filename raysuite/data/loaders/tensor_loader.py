@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from raysuite.data.base import Batch, LatestCall, Slice
+from raysuite.data.base import Batch, LatestCall, Slice, prefetched
 from raysuite.data.formats import open_source
 from raysuite.data.formats.base import TensorSource
 from raysuite.data.loaders.memory import key_of
@@ -62,22 +61,15 @@ class _Here:
 
     def load(self, slices: Sequence[Slice]) -> Iterator[Any]:
         """The batches of `slices`, in order. Raises DataError if a sample is unreadable."""
-        for batch in self._loaded(slices):
+        load: Callable[[Slice], Any] = self._batches.__getitem__
+        loaded: Iterator[Any] = map(load, slices)
+        if self._pool is not None:
+            ahead = self._options.prefetch + self._options.threads
+            loaded = prefetched(slices, partial(self._pool.submit, load), ahead)
+        for batch in loaded:
             if isinstance(batch, DataError):
                 raise batch
             yield batch
-
-    def _loaded(self, slices: Sequence[Slice]) -> Iterator[Any]:
-        if self._pool is None:
-            yield from map(self._batches.__getitem__, slices)
-            return
-        ahead: deque[Future[Any]] = deque()
-        for slice_ in slices:
-            ahead.append(self._pool.submit(self._batches.__getitem__, slice_))
-            if len(ahead) > self._options.prefetch + self._options.threads:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
 
     def close(self) -> None:
         if self._pool is not None:

@@ -196,11 +196,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         found: Any = json.loads((folder / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict):
-        return None
-    if "stand_in" in found:  # written by earlier versions
-        found["synthetic"] = found.pop("stand_in")
-    return found if "synthetic" in found else None
+    return found if isinstance(found, dict) and "synthetic" in found else None
 
 
 def find(folder: Path, synthetic: SyntheticSet, force: bool) -> list[Written] | None:
@@ -328,26 +324,35 @@ def make(
         work = folder.with_name(f".{folder.name}.making")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(folder, waiting):
-            there = find(folder, synthetic, force)
-            if there is not None:
+            complete, todo = find(folder, synthetic, force), list[Chunk]()
+            if complete is not None:
                 count(synthetic.train + synthetic.val)
-                return _made(folder, synthetic, there, [], began)
-            done = begin(work, synthetic, force)
-            chunks = list(synthetic.chunks())
-            todo = [chunk for chunk in chunks if not whole(chunk, done, synthetic, work)]
-            count(_images(chunks) - _images(todo))
-            _check_room(synthetic, folder, _images(todo))
-            tasks = [partial(write_chunk, synthetic, chunk, work) for chunk in todo]
-            for written in journaled(tasks, workers, count, work / JOURNAL):
-                done[written.split, written.number] = written
-            complete = [done[chunk.split, chunk.number] for chunk in chunks]
-            _finish(work, folder, synthetic, complete)
-            return _made(folder, synthetic, complete, todo, began)
+            else:
+                done = begin(work, synthetic, force)
+                chunks = list(synthetic.chunks())
+                todo = [chunk for chunk in chunks if not whole(chunk, done, synthetic, work)]
+                count(_images(chunks) - _images(todo))
+                _check_room(synthetic, folder, _images(todo))
+                tasks = [partial(write_chunk, synthetic, chunk, work) for chunk in todo]
+                for written in journaled(tasks, workers, count, work / JOURNAL):
+                    done[written.split, written.number] = written
+                complete = [done[chunk.split, chunk.number] for chunk in chunks]
+                _finish(work, folder, synthetic, complete)
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written: {error}; {how_to_write(error)} or give another --out; "
             "what is written is kept, and the same command resumes it"
         ) from error
+    return Made(
+        path=str(folder),
+        images=synthetic.train + synthetic.val,
+        bytes=sum(chunk.bytes for chunk in complete),
+        chunks=len(complete),
+        written=len(todo),
+        drawn=_images(todo),
+        seconds=time.monotonic() - began,
+        digest=_digest(complete),
+    )
 
 
 def expected_bytes(synthetic: SyntheticSet, images: int) -> int:
@@ -389,21 +394,6 @@ def _finish(work: Path, folder: Path, synthetic: SyntheticSet, chunks: list[Writ
     work.rename(folder)  # replaces an empty folder
     for name in (PLAN, JOURNAL):
         (folder / name).unlink()
-
-
-def _made(
-    folder: Path, synthetic: SyntheticSet, chunks: list[Written], todo: list[Chunk], began: float
-) -> Made:
-    return Made(
-        path=str(folder),
-        images=synthetic.train + synthetic.val,
-        bytes=sum(chunk.bytes for chunk in chunks),
-        chunks=len(chunks),
-        written=len(todo),
-        drawn=_images(todo),
-        seconds=time.monotonic() - began,
-        digest=_digest(chunks),
-    )
 
 
 def _images(chunks: list[Chunk]) -> int:

@@ -64,16 +64,11 @@ def blocks_of(model: nn.Module) -> list[Block]:
     named = dict(model.named_parameters())
     lost = [name for name, each in named.items() if not seen[id(each)]]
     twice = [name for name, each in named.items() if seen[id(each)] > 1]
-    if lost or twice:
-        raise UserError(
-            f"strategy.name: pipeline cannot cut {type(model).__name__}: "
-            + (f"its layers() do not hold {', '.join(lost[:5])}" if lost else "")
-            + (
-                f"several blocks hold {', '.join(twice[:5])}; weights cannot be tied"
-                if twice
-                else ""
-            )
-        )
+    why = f"several blocks hold {', '.join(twice[:5])}; weights cannot be tied" if twice else ""
+    if lost:
+        why = f"its layers() do not hold {', '.join(lost[:5])}"
+    if why:
+        raise UserError(f"strategy.name: pipeline cannot cut {type(model).__name__}: {why}")
     return found
 
 

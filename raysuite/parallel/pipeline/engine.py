@@ -77,8 +77,7 @@ class Groups:
 
     def close(self) -> None:
         for group in (*self.forwards, *self.backwards, self.copy, self.alike):
-            if group is not dist.GroupMember.NON_GROUP_MEMBER:
-                dist.destroy_process_group(group)
+            dist.destroy_process_group(group)
 
 
 class Pipeline(TorchGroupStrategy):
@@ -468,10 +467,8 @@ class PipelineEngine(TorchEngine):
     def _activations(self, count: int, operation: Operation) -> tuple[Any, Tensor]:
         """Begin to receive the activations of `count` samples from the stage before."""
         before, device = operation.stage - 1, self.world.device
-        source, group = (
-            self._rank(before, operation.micro_batch),
-            self.groups.forwards[self._chunk(before)],
-        )
+        source = self._rank(before, operation.micro_batch)
+        group = self.groups.forwards[self._chunk(before)]
         if (before, source) not in self._incoming:  # the shape of a sample never changes
             head = torch.empty(1 + _MOST_DIMENSIONS, dtype=torch.int64, device=device)
             dist.recv(head, source, group)
@@ -540,13 +537,11 @@ class PipelineEngine(TorchEngine):
         stages of this copy. All ranks must call this."""
         own = self.optimizer.state_dict()["state"]
         mine = {name: own[index] for index, name in enumerate(self._own_order) if index in own}
-        kinds = gather_plain(
-            self.comm,
-            {
-                name: {key: _kind(value) for key, value in state.items()}
-                for name, state in mine.items()
-            },
-        )
+        own_kinds = {
+            name: {key: _kind(value) for key, value in state.items()}
+            for name, state in mine.items()
+        }
+        kinds = gather_plain(self.comm, own_kinds)
         found: dict[str, dict[str, Any]] = {}
         for held in self._held:
             source = self._rank(held.stage, 0)

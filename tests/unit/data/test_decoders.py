@@ -56,15 +56,13 @@ IMAGES = {
 }
 
 
-@pytest.fixture(params=["columns and rows", "rows", "all"])
+@pytest.fixture(params=["columns and rows", "rows"])
 def decoded(request, monkeypatch):
-    """What is decoded of a JPEG: by `crop.c`, by simplejpeg, or by Pillow."""
+    """What is decoded of a JPEG: by `crop.c`, or by simplejpeg."""
     if request.param == "columns and rows":
         require("jpeglib")
     else:
         monkeypatch.setattr(decoders, "_library", lambda: None)
-    if request.param == "all":
-        monkeypatch.setattr(decoders, "_turbo", lambda: None)
 
 
 @pytest.mark.usefixtures("decoded")

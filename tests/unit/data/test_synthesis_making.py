@@ -137,17 +137,11 @@ def test_a_complete_one_is_left_as_it_is(tmp_path: Path) -> None:
     assert sum(told) == 30
 
 
-def test_one_of_an_earlier_version_is_left_as_it_is_and_one_without_parameters_is_none(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_without_the_parameters_of_a_set_is_none(tmp_path: Path) -> None:
     synthetic, folder = plan_synthetic_set("mnist", images=20), tmp_path / "set"
-    first = make(synthetic, folder, 1)
+    make(synthetic, folder, 1)
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["stand_in"] = manifest.pop("synthetic")
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    again = make(synthetic, folder, 1)
-    assert replace(again, seconds=0) == replace(first, seconds=0, written=0, drawn=0)
-    del manifest["stand_in"]
+    del manifest["synthetic"]
     for content in (manifest, [], None):
         (folder / "manifest.json").write_text("{" if content is None else json.dumps(content))
         with pytest.raises(UserError, match="will not replace"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from raysuite.errors import RunError
 from raysuite.measure.peak_memory import available_bytes
@@ -164,15 +164,12 @@ def test_nothing_is_foreseen_before_anything_was_tried() -> None:
 
 
 def test_ranks_of_one_host_divide_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class TwoHosts(NoComm):
-        def all_gather(self, value: Tensor) -> Tensor:
-            return torch.stack([value + 1, value, value])  # rank 0 is on another host
-
     monkeypatch.setattr(batch_search, "available_bytes", lambda device: 12_000)
     plan = wish({"batch_per_worker": {"auto": "largest", "memory_share": 0.5}})
-    for comm, limit in ((NoComm(), 6_000), (TwoHosts(), 3_000)):
-        ranks = batch_search._Ranks(plan, World(1, 3, 1, torch.device("cpu")), Single(), comm)
-        assert ranks._limit == limit
+    world = World(1, 3, 1, torch.device("cpu"))
+    assert batch_search._Ranks(plan, world, Single(), NoComm())._limit == 6_000
+    monkeypatch.setattr(batch_search, "gather_plain", lambda comm, own: ["another", own, own])
+    assert batch_search._Ranks(plan, world, Single(), NoComm())._limit == 3_000
 
 
 def test_what_is_left_of_a_host() -> None:
@@ -209,22 +206,18 @@ def ranks_of(size: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_a_size_fits_if_every_rank_stays_within_its_limit(
-    others: list[list[float]], fits: bool, message: str, monkeypatch: pytest.MonkeyPatch
+    others: list[list[int]], fits: bool, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This one takes 70 bytes more than at first."""
 
-    class Gathered(NoComm):
-        def all_gather(self, value: Tensor) -> Tensor:
-            return torch.tensor([value.tolist(), *others], dtype=torch.float64)
-
     ranks = ranks_of(1, monkeypatch)
-    ranks._comm = Gathered()
+    monkeypatch.setattr(batch_search, "gather_plain", lambda comm, own: [own, *others])
     memory = SimpleNamespace(process_bytes=lambda: ranks._held + 70)
     assert ranks._agreed("together", 4, True, memory, 3.0) == BatchTried(
         stage="together",
         micro_batch=4,
         fits=fits,
-        peak_bytes=[70, *(int(each[1]) for each in others)],
+        peak_bytes=[70, *(each[1] for each in others)],
         limit_bytes=[100] * (1 + len(others)),
         images_per_second=3.0,
         message=message,
@@ -274,21 +267,16 @@ def test_a_size_that_will_not_fit_into_a_host_is_recorded_and_not_tried(tmp_path
     ]
 
 
-def test_rank_0_alone_chooses_the_next_trial_unless_it_is_stopped(tmp_path: Path) -> None:
-    class Other(NoComm):
-        """The other rank sends `sent`."""
-
-        def __init__(self, *sent: int) -> None:
-            self.sent = torch.tensor(sent, dtype=torch.float64)
-
-        def all_reduce(self, value: Tensor, reduction: object) -> Tensor:
-            return torch.maximum(value, self.sent)
-
+def test_rank_0_alone_chooses_the_next_trial_unless_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan, file = wish({"batch_per_worker": "auto"}), TriedFile(tmp_path / "tried")
     second = World(1, 2, 1, torch.device("cpu"))
-    for sent, found in (((2, 8), ("together", 8)), ((1, 4), ("alone", 4)), ((0, 0), None)):
-        comm = Other(*sent)
-        assert batch_search._next_of_all(plan, second, comm, file, lambda: False) == found
+    for sent in (("together", 8), ("alone", 4), None):
+        with monkeypatch.context() as patch:
+            received = [sent and list(sent), None]
+            patch.setattr(batch_search, "gather_plain", lambda comm, own, found=received: found)
+            assert batch_search._next_of_all(plan, second, NoComm(), file, lambda: False) == sent
     assert batch_search._next_of_all(plan, ALONE, NoComm(), file, lambda: True) is None
     assert file.read() == []
     assert batch_search._next_of_all(plan, ALONE, NoComm(), file, lambda: False) == ("alone", 2)

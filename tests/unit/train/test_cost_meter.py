@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from raysuite import models
 from raysuite.data import make_loader, prepare, rank_slices
@@ -116,19 +114,16 @@ def test_a_model_that_cannot_be_counted_is_told(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("counters", [(0, 7), (3, 0), (0, 0)])
 def test_each_workers_readings_are_its_own_and_none_where_it_has_no_counter(
-    counters: tuple[int, int],
+    counters: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Two(NoComm):
-        def all_gather(self, value: Tensor) -> Tensor:
-            other = [2.0, 0.25, math.nan, other_device, 0.0]
-            return torch.stack([value, torch.tensor(other, dtype=torch.float64)])
-
     other_device = 5 if counters[0] else 0
+    other = [2.0, 0.25, None, other_device, 0]
+    monkeypatch.setattr(cost_meter, "gather_plain", lambda comm, own: [own, other])
     power = cost_meter.EpochPower(plan_of(measure_power="off"), World.alone(torch.device("cpu")))
     power._meter = SimpleNamespace(device=counters[0], host=counters[1])  # type: ignore[assignment]
     power._reading = Reading(None, 0.5, 3.0)
     first, host, second = (f"{n:012x}" if n else "" for n in (*counters, other_device))
-    assert power.use(Two()) == (
+    assert power.use(NoComm()) == (
         PowerUse(
             devices=[first, second],
             device_joules=[None, 2.0],

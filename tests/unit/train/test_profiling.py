@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from raysuite.measure.shares import KERNELS, Parts
 from raysuite.parallel.comm import NoComm
@@ -113,19 +112,6 @@ def test_each_part_is_recorded_as_what_it_is_unless_no_kernel_was_seen(seen: boo
     assert (found.sources, found.trace) == (["kernels"], "trace.json.gz")
     assert found.message.endswith("disk full")
     assert (found.message == "disk full") == seen
-
-
-def test_the_intervals_of_rank_0_are_known_on_all_ranks() -> None:
-    class Second(NoComm):
-        """Rank 1, to which rank 0 sends these values."""
-
-        def all_reduce(self, value: Tensor, reduction: Any) -> Tensor:
-            other = torch.tensor(intervals if value.dim() == 2 else [len(intervals)])
-            return value + other if reduction == "sum" else torch.maximum(value, other)
-
-    for intervals in ([(1, 5), (7, 2**62)], [(3, 4)], []):
-        assert profiling._shared([], Second()) == intervals
-        assert profiling._shared(intervals, NoComm()) == intervals
 
 
 @pytest.mark.parametrize(

@@ -947,8 +947,17 @@ def test_validation_reads_the_device_at_its_end_alone() -> None:
     engine.forward = engine.model
     loader = SimpleNamespace(batches=batches)
     watch, task = Watch(lambda: None, world, comm), Classification(plan.dataset)
+    loop: Any = SimpleNamespace(
+        plan=plan,
+        task=task,
+        world=world,
+        engine=engine,
+        val_loader=loader,
+        average=None,
+        skipped={},
+    )
     with pytest.raises(NotImplementedError):
-        validate(plan, task, world, engine, loader, None, None, watch)  # type: ignore[arg-type]
+        validate(loop, watch)
     assert sum(seen) == plan.dataset.val_samples
 
 
