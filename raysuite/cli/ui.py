@@ -14,8 +14,9 @@ import typer
 from raysuite.cli.console import print_text
 from raysuite.cluster import mlflow_server, private
 from raysuite.cluster.ports import held_port
-from raysuite.cluster.process import end_with_parent
+from raysuite.cluster.process import end_with_parent, in_order
 from raysuite.cluster.state_files import Mlflow
+from raysuite.errors import UserError
 from raysuite.track.store import (
     artifacts_folder,
     prepare_store,
@@ -23,6 +24,7 @@ from raysuite.track.store import (
     tracking_address,
     without_password,
 )
+from raysuite.track.sync import one_line
 
 ADDRESS = "127.0.0.1"
 
@@ -44,17 +46,26 @@ def ui() -> None:
 
 
 def _serve() -> int:
-    """Run the server until it ends; return its exit code."""
+    """Run the server until it ends; return its exit code. Raises UserError if MLflow cannot use the
+    store."""
     store = tracking_address()
+    try:
+        prepare_store(store)
+        page = runs_page(store)
+    except Exception as error:  # a store may raise anything
+        raise UserError(
+            f"MLflow's store {without_password(store)} cannot be used: {one_line(error)}; set "
+            "MLFLOW_TRACKING_URI to a running server, or to a database such as "
+            "sqlite:////data/mlflow.db"
+        ) from error
     if store.startswith(("http://", "https://")):  # already a server
-        print_text(f"{without_password(store)}/{runs_page(store)}")
+        print_text(f"{without_password(store)}/{page}")
         return 0
-    prepare_store(store)
     # A browser sends a host's cookies to all its ports, also to other users' servers at 127.0.0.1.
     # So the host gets a random name: browsers resolve names below localhost themselves.
     host = f"raysuite-{secrets.token_hex(8)}.localhost"
     user = Mlflow(username="raysuite", password=private.new_token())
-    with private.temporary_folder("rs-ui-") as folder, held_port() as port:
+    with in_order(), private.temporary_folder("rs-ui-") as folder, held_port() as port:
         artifacts = artifacts_folder(store)
         words = mlflow_server.words(ADDRESS, port, artifacts)
         hosts = (host, ADDRESS, "localhost")
@@ -66,14 +77,15 @@ def _serve() -> int:
         try:
             while process.poll() is None:
                 if mlflow_server.answers(f"http://{ADDRESS}:{port}", process.pid):
-                    _open(mlflow_server.link(host, port, user) + runs_page(store), folder)
+                    _open(mlflow_server.link(host, port, user) + page, folder)
                     break
                 time.sleep(0.5)
             return process.wait()
         except KeyboardInterrupt:
-            return process.wait()
+            return 0
         finally:
             process.terminate()
+            process.wait()  # it writes into the folder
 
 
 def _open(link: str, folder: Path) -> None:

@@ -78,6 +78,8 @@ def environment(
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(f"{host},{host}:*" for host in hosts),
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}:{port}" for host in hosts),
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        # the server's own children, such as uvicorn, import no modules of the working folder either
+        "PYTHONSAFEPATH": "1",
     }
 
 

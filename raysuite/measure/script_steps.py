@@ -6,7 +6,8 @@
   `step` is called once for several batches.
 - Samples are counted in the batches that the script takes from its DataLoader. torch has no hook
   for this, so `DataLoader.__iter__` is replaced in this process.
-- `torch.distributed.init_process_group` is replaced too, to time how long the process group takes.
+- `torch.distributed.init_process_group` is replaced too, to time how long the process group takes,
+  and `os._exit`, to record the end of the script.
 
 A rank appends its measurements to its own file, about once a second, as lines of JSON. All times
 are seconds of the monotonic clock, which all processes of a host share. On request, a thread
@@ -320,7 +321,8 @@ class Recorder:
         """Record the end of the script: its exception, and whether another rank was lost."""
         if os.getpid() != self._pid:  # a process that the script forked
             return
-        if len(self._events) > 1 and error is None:
+        described = _described(error)
+        if len(self._events) > 1 and not described:
             self._events[-1].synchronize()
         self.flush()
         if self._meter is not None:
@@ -330,7 +332,7 @@ class Recorder:
             "end",
             {
                 "marks": self.marks,
-                "error": _described(error),
+                "error": described,
                 "peer_lost": peer_lost,
                 "memory": status_bytes("VmHWM"),
                 "device_memory": _peak_device_bytes() if self._events else 0,
@@ -566,7 +568,8 @@ def observe(recorder: Recorder) -> Iterator[None]:
         mark.listen(recorder.marked)
         undo.callback(mark.listen, None)
         replaced: list[tuple[Any, str, Any]] = [
-            (torch.utils.data.DataLoader, "__iter__", _timed_iterator)
+            (torch.utils.data.DataLoader, "__iter__", _timed_iterator),
+            (os, "_exit", _recorded_exit),
         ]
         if torch.distributed.is_available():
             replaced.append((torch.distributed, "init_process_group", _timed_group))
@@ -577,6 +580,19 @@ def observe(recorder: Recorder) -> Iterator[None]:
             setattr(owner, name, wrapper(recorder, original))
             undo.callback(setattr, owner, name, original)
         yield
+
+
+def _recorded_exit(recorder: Recorder, leave: Callable[[int], Any]) -> Callable[[int], None]:
+    """Wrap os._exit, with which a script may end without Python's own end, to record its end."""
+
+    @functools.wraps(leave)
+    def recorded(status: int) -> None:
+        try:
+            recorder.end(SystemExit(status))
+        finally:
+            leave(status)
+
+    return recorded
 
 
 def _timed_group(recorder: Recorder, form: Callable[..., Any]) -> Callable[..., Any]:

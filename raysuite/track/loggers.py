@@ -25,6 +25,8 @@ from raysuite.track.results_folder import experiment_name, locked, results_id
 from raysuite.track.sync import one_line
 from raysuite.track.upload import points_of, ratio_points, trial_params
 
+_PART = ".part-"
+"""Prefix of the folder in which a run's files are written before they replace the older files."""
 _MARK = "written"
 """Name of the file that holds the digest of the written data, next to a run's written files."""
 
@@ -79,6 +81,8 @@ def write_logger(results: Results, name: str) -> LoggerSummary:
         return LoggerSummary(name, folder, error=f"it is not installed; {part(name).install}")
     try:
         with locked(results.folder):
+            for left in folder.glob(f"{_PART}*"):  # by a process that was killed
+                shutil.rmtree(left)
             runs = _logged(results)
             written = sum(_replace(LOGGERS[name], run, folder / run.run_id) for run in runs)
     except Exception as error:  # a logger may raise anything; the figures are on disk
@@ -116,7 +120,7 @@ def _replace(write: Callable[[Logged, Path], None], run: Logged, folder: Path) -
     if mark.is_file() and mark.read_text("ascii") == run.digest:
         return False
     folder.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as scratch:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_PART) as scratch:
         made = Path(scratch) / run.run_id
         made.mkdir()
         write(run, made)

@@ -94,10 +94,13 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), "utf-8")
     (folder / "plan.json").write_text(json.dumps(plan, indent=1), "utf-8")
     found = mlflow.pyfunc.load_model(folder.as_uri()).predict(network.example)
-    worst = float(np.abs(found - network.outputs).max() / np.abs(network.outputs).max())
-    if not worst <= TOLERANCE:
+    worst, largest = (
+        float(np.abs(each).max()) for each in (found - network.outputs, network.outputs)
+    )
+    if not worst <= TOLERANCE * largest:  # the outputs may all be 0
         raise RaysuiteError(
-            f"the exported graph's outputs differ from the network's by {worst:.1e} of the largest"
+            f"the exported graph's outputs differ from the network's by {worst:.1e}; the largest "
+            f"is {largest:.1e}"
         )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -60,6 +62,20 @@ def test_browsers_may_come_through_a_tunnel_of_another_port(
     hosts = server(folder, tmp_path / "a").prepare({})["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
     for name in ("127.0.0.1", "localhost"):
         assert {name, f"{name}:*"} <= set(hosts)
+
+
+def test_the_children_of_the_server_import_no_modules_of_the_working_folder(
+    folder: ClusterFolder, tmp_path: Path
+) -> None:
+    """MLflow's server starts `python -m uvicorn` without -P."""
+    (tmp_path / "json.py").write_text("raise SystemExit(9)")
+    code = subprocess.call(
+        [sys.executable, "-m", "json.tool", "--help"],
+        cwd=tmp_path,
+        env=server(folder, tmp_path).prepare(os.environ),
+        stdout=subprocess.DEVNULL,
+    )
+    assert code == 0
 
 
 def test_a_database_that_comes_in_half_is_not_there(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -376,6 +377,22 @@ def test_what_was_replaced_in_torch_is_restored(tmp_path: Path) -> None:
     assert after == before
 
 
+@pytest.mark.parametrize(("status", "error"), [(0, ""), (3, "SystemExit: 3")])
+def test_a_script_that_leaves_by_os_exit_has_all_its_steps_and_an_end(
+    status: int, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    loop = Loop(samples=120, batch=8)
+    with observe(Recorder(file := tmp_path / "rank-0.jsonl", 0, False)):
+        loop.epoch()
+        os._exit(status)
+        found = RankLog.read(file)
+    assert (samples(found), found.end["error"], left) == ([8] * 15, error, [status])
+    assert found.marks["first_step"] <= found.marks["ended"]
+    assert os._exit == left.append
+
+
 def test_the_forming_of_a_process_group_is_timed(log: Any) -> None:
     def script() -> None:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -517,3 +534,19 @@ def test_only_steps_that_the_device_has_completed_are_written(tmp_path: Path) ->
         last.is_done = done
         recorder.flush()
         assert [tuple(row[:2]) for row in RankLog.read(file).rows] == wanted
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [(None, 1), (SystemExit(0), 1), (SystemExit(3), 0), (ValueError("no"), 0)],
+)
+def test_the_last_steps_are_waited_for_unless_the_script_failed(
+    error: BaseException | None, waits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    event = SimpleNamespace(query=lambda: False, synchronize=lambda: waited.append(1))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", int)
+    recorder = Recorder(tmp_path / "rank-0.jsonl", 0, False)
+    recorder._events = [event, event]
+    recorder.end(error)
+    assert len(waited) == waits

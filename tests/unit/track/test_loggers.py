@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -96,6 +97,28 @@ def test_only_runs_that_grew_are_written_again(
     assert sorted(each.name for each in (results.folder / "tensorboard").iterdir()) == sorted(
         plan["run_id"] for plan in results.plans()
     )
+
+
+def test_what_a_killed_write_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorBoard would show it as a second run."""
+    results = write_results(tmp_path / "a", missing=range(1, 12))
+    folder = results.folder / "tensorboard"
+
+    def killed(run: Logged, made: Path) -> None:
+        (made / "points").touch()
+        shutil.copytree(made.parent, folder / f"{made.parent.name}x")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loggers, "installed", lambda name: True)
+    monkeypatch.setitem(loggers.LOGGERS, "tensorboard", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_logger(results, "tensorboard")
+    assert len([*folder.iterdir()]) == 1
+    monkeypatch.setitem(loggers.LOGGERS, "tensorboard", lambda _, made: (made / "points").touch())
+    assert write_logger(results, "tensorboard").written == 1
+    assert [each.name for each in folder.iterdir()] == [results.plans()[0]["run_id"]]
 
 
 def test_a_logger_that_fails_keeps_what_was_there_and_is_reported(
