@@ -47,3 +47,13 @@ def speckled(image: NDArray[np.uint8], draws: np.random.Generator | None) -> NDA
 def misshapen(image: NDArray[np.uint8], draws: np.random.Generator | None) -> Any:
     """A transform that forgets what it is for."""
     return image.astype(np.float32) / 255
+
+
+def masks(split: str, fault: str = "") -> list[Any]:
+    """[1, 4, 4] -> [4, 4], 12 and 3 of them; `fault` concerns the last: `drawn`, or `shape`."""
+    made = [(np.full((1, 4, 4), i, np.float32), np.full((4, 4), i % 3)) for i in range(12)]
+    if fault == "drawn":
+        made[2] = np.full((1, 4, 4), random.random(), np.float32), made[2][1]
+    if fault == "shape":
+        made[2] = made[2][0], made[2][1][:3]
+    return made if split == "train" else made[:3]

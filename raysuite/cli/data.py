@@ -356,7 +356,8 @@ def check(
     Prints every defect and its place, file and byte offset. Exits with 1 if anything is wrong. Your
     own data set is read twice, from two instances: lengths, shapes, types and labels are checked,
     no sample may be missing, and no sample may change. If the argument is a spec, the data sets and
-    their options are those of its runs.
+    their options are those of its runs. Your own data set for a task other than classification is
+    checked only by its spec.
 
     \b
     Examples:
@@ -402,11 +403,15 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     if of_user:
         return [target_of(DataOptions(name=what, image_size=1))]  # required, but not used
     if of_spec:
-        blocks = [spec.data for _, spec in expand(of_network(read_document(path)))]
-        return _with_files({block.model_dump_json(): block for block in blocks}.values())
+        specs = [spec for _, spec in expand(of_network(read_document(path)))]
+        unique = {
+            (spec.data.model_dump_json(), spec.task.classifies): (spec.data, spec.task.classifies)
+            for spec in specs
+        }
+        return _with_files(unique.values())
     try:
         if what == "digits" and name is None and form is None and not path.exists():
-            return _with_files([DataOptions(name=what)])
+            return _with_files([(DataOptions(name=what), True)])
         if what in NAMED and name is None:
             return [target_of(stated(None, what, form))]
         if name or form:
@@ -421,16 +426,17 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     return [detect(path.expanduser().resolve())]
 
 
-def _with_files(blocks: Iterable[DataOptions]) -> list[Target]:
-    """The data sets with files or of a user; a message states why each other is not checked."""
+def _with_files(blocks: Iterable[tuple[DataOptions, bool]]) -> list[Target]:
+    """The data sets that consist of files or of a user's code. For each other data set, a message
+    states why it is not checked. The bool states whether the task is classification."""
     from raysuite.data.set_check import target_of
 
     found = []
-    for data in blocks:
+    for data, classifies in blocks:
         if data.without_files:
             print_text(f"{data.name}: {data.without_files}; there is nothing to check", error=True)
         else:
-            found.append(target_of(data))
+            found.append(target_of(data, classifies))
     return found
 
 
@@ -457,6 +463,13 @@ def _print_report(report: Report) -> None:
 
 
 def _table(report: Report) -> Table:
+    if report.form == "tensors":
+        columns = ("samples", "unreadable")
+        counts = [
+            (split, f"{found.images:,}", f"{found.unreadable:,}")
+            for split, found in report.splits.items()
+        ]
+        return table(("split", *columns), counts, columns)
     figures = ("images", "unreadable", "classes", "images per class")
     rows = [
         (

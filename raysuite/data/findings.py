@@ -131,7 +131,7 @@ class Listed:
 
     tasks: tuple[Callable[[Count], Part], ...]
     total: int
-    unit: Literal["images", "bytes"]
+    unit: Literal["images", "samples", "bytes"]
     """The unit of `total` and of the tasks' progress."""
     names: dict[int, str]
     """Label in the files -> class name; empty if unknown."""
@@ -140,7 +140,7 @@ class Listed:
 
 def reason(error: Exception, place: str) -> str:
     """An error's message without its place."""
-    return str(error).removeprefix(f"{place}: ")
+    return str(error).removeprefix(f"{place}: ").removeprefix(f"{place} ")
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,9 @@ class Target:
     """Class names by label from 0; empty if unknown."""
     first_label: int | None = None
     """The number of the first class in TFRecords; None if unknown."""
+    tensors: bool = False
+    """Whether a user's own data set gives (inputs, targets) for a task other than
+    classification."""
 
     @property
     def root(self) -> Path:

@@ -19,10 +19,10 @@ _UNKNOWN = 1
 """Placeholder for a size or a count that a spec requires but a check does not use."""
 
 
-def target_of(data: DataOptions) -> Target:
-    """The Target for a spec's data set."""
+def target_of(data: DataOptions, classifies: bool = True) -> Target:
+    """The Target for a spec's data set, and whether its task is classification."""
     if data.own:
-        return Target(data)
+        return Target(data, tensors=not classifies)
     names: tuple[str, ...] = ()
     if data.form == "tfrecord":
         known = NAMED[data.name].facts.classes if data.name in NAMED else data.classes
@@ -103,7 +103,8 @@ def check(
 
     Raises RunError if a process was killed.
     """
-    listed = formats.module_of(target.data.form).to_check(target, decode, write_index)
+    form = "tensors" if target.tensors else target.data.form
+    listed = formats.module_of(form).to_check(target, decode, write_index)
     splits: dict[str, Part] = {}
     findings = list(listed.findings)
     count = begin(listed.total, listed.unit)
@@ -134,7 +135,7 @@ def check(
         for split, part in sorted(splits.items(), key=lambda each: SPLITS.index(each[0]))
     }
     findings.sort(key=lambda each: (each.note, _by_number(each.place), each))
-    return Report(target.root, target.data.form or "", reports, tuple(findings))
+    return Report(target.root, form or "", reports, tuple(findings))
 
 
 def _by_number(place: str) -> list[tuple[int, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from math import prod
@@ -193,6 +193,11 @@ def _pair(sample: Any, place: str) -> tuple[Any, int]:
 
 _CHUNK = 500
 """Samples per task; each task makes two instances of the data set."""
+DIFFERS = (
+    "differs when another instance reads it, so workers and epochs would not train on the same "
+    "data; draw from a generator that is seeded by the split and the number of the sample"
+)
+"""Message for a sample that is not the same at every reading."""
 
 
 def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
@@ -207,14 +212,21 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
     except UserError as error:
         wrong = Finding(data.name, -1, "file", reason(error, data.name))
         return Listed((), 0, "images", {}, (wrong,))
-    splits: tuple[Split, ...] = ("train", "val")
-    tasks = [
-        partial(_check, prepared, split, range(prepared.samples(split))[start : start + _CHUNK])
-        for split in splits
-        for start in range(0, prepared.samples(split), _CHUNK)
-    ]
     names = dict(enumerate(counts.classes))
-    return Listed(tuple(tasks), counts.train + counts.val, "images", names, ())
+    tasks = check_tasks(counts, partial(_check, prepared))
+    return Listed(tasks, counts.train + counts.val, "images", names, ())
+
+
+def check_tasks(
+    counts: Counts, check: Callable[[Split, range, Count], Part]
+) -> tuple[Callable[[Count], Part], ...]:
+    """`check` for chunks of the samples of both splits."""
+    splits: tuple[tuple[Split, int], ...] = (("train", counts.train), ("val", counts.val))
+    return tuple(
+        partial(check, split, range(samples)[start : start + _CHUNK])
+        for split, samples in splits
+        for start in range(0, samples, _CHUNK)
+    )
 
 
 def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Part:
@@ -254,13 +266,7 @@ def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Par
                 continue
             if again != first[sample]:
                 what = "label" if again[0] != first[sample][0] else "image"
-                part.wrong(
-                    "image",
-                    place,
-                    f"its {what} differs when another instance reads it, so workers and epochs "
-                    "would not train on the same data; draw from a generator that is seeded by the "
-                    "split and the number of the sample",
-                )
+                part.wrong("image", place, f"its {what} {DIFFERS}")
     return part
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from typing import Any
 import torch
 
 from raysuite.data import masks
+from raysuite.data.findings import Finding, Listed, Part, Target, reason
 from raysuite.data.formats.base import Counts, TensorSource
-from raysuite.data.formats.own import length, open_split
+from raysuite.data.formats.own import DIFFERS, check_tasks, length, open_split
 from raysuite.data.prepared import Prepared, Split, check_as_planned, unchanged_images
-from raysuite.errors import DataError
+from raysuite.data.processes import Count
+from raysuite.errors import DataError, UserError
 from raysuite.nested import leaves, mapped
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
@@ -126,3 +129,50 @@ class Source(_Samples, TensorSource):
     def __init__(self, prepared: Prepared, split: Split) -> None:
         name = f"{prepared.data.name}(split={split!r})"
         super().__init__(open_split(prepared.data, split), name, prepared)
+
+
+def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
+    """Tasks that read each sample of both splits twice."""
+    data = target.data
+    try:
+        counts = count(data)
+    except UserError as error:
+        wrong = Finding(data.name, -1, "file", reason(error, data.name))
+        return Listed((), 0, "samples", {}, (wrong,))
+    tasks = check_tasks(counts, partial(_check, data))
+    return Listed(tasks, counts.train + counts.val, "samples", {}, ())
+
+
+def _check(data: DataOptions, split: Split, samples: range, done: Count) -> Part:
+    """Read all samples, stack each with the split's first sample, and read them again in reverse
+    order from a second instance of the data set. A sample that differs is an error."""
+    part, first = Part(split), dict[int, int]()
+    source = _Samples(open_split(data, split), f"{data.name}(split={split!r})")
+    for number in samples:
+        place = source.place(number)
+        part.images += 1
+        try:
+            found = source.sample(number)
+            source.stacked([source.sample(0), found], number)
+            first[number] = _digest(source, found, number)
+        except DataError as error:
+            part.unreadable += 1
+            part.wrong("image", place, reason(error, place))
+        finally:
+            done(1)
+    source = _Samples(open_split(data, split), f"{data.name}(split={split!r})")
+    for number in reversed(first):
+        place = source.place(number)
+        try:
+            again = _digest(source, source.sample(number), number)
+        except DataError as error:
+            part.wrong("image", place, f"at the second reading: {reason(error, place)}")
+            continue
+        if again != first[number]:
+            part.wrong("image", place, f"it {DIFFERS}")
+    return part
+
+
+def _digest(source: _Samples, sample: tuple[Any, Any], number: int) -> int:
+    parts = (each.reshape(-1) for each in leaves(source.stacked([sample], number)))
+    return hash(tuple((each.dtype, each.view(torch.uint8).numpy().tobytes()) for each in parts))

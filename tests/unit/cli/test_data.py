@@ -203,6 +203,30 @@ def test_a_sample_that_is_no_pair_is_named_once_and_in_order_of_its_number(tmp_p
     assert all("a dict with 'image', 'label'" in each["message"] for each in found)
 
 
+@pytest.mark.parametrize(
+    ("fault", "wrong"),
+    [
+        ("", ""),
+        ("drawn", "it differs when another"),
+        ("shape", "and 1 others cannot be stacked"),
+    ],
+)
+def test_ones_own_set_of_another_task(fault: str, wrong: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "name: x\ntask: segmentation\nmodel: 'tests.task_sets:Maps'\n"
+        "training: {epochs: 1, batch_per_worker: 4}\n"
+        f"data: {{name: 'tests.odd_sets:masks', options: {{fault: '{fault}'}}}}\n"
+    )
+    result = check(path, "--json")
+    told = json.loads(result.stdout)
+    assert result.exit_code == bool(wrong)
+    assert [told["splits"][each]["images"] for each in ("train", "val")] == [12, 3]
+    places = [f"tests.odd_sets:masks(split='{each}')[2]" for each in ("train", "val")]
+    assert [each["place"] for each in told["findings"]] == (places if wrong else [])
+    assert all(each["message"].startswith(wrong) for each in told["findings"])
+
+
 def test_ones_own_set_by_its_name() -> None:
     assert check("tests.odd_sets:Odd", "--workers", 1).exit_code == 0
     assert check("tests.odd_sets:Nowhere").exit_code == 1
