@@ -68,7 +68,7 @@ def check(
     """Run a small fixed suite on a site, and compare its throughput with earlier checks.
 
     Starts its own cluster, measures every node, trains with ddp, and ends the cluster. Prints a
-    line `check: NAME = VALUE (REFERENCE) ok|wrong` for each figure, which programs can search for.
+    line `check: NAME = VALUE (REFERENCE) ok|wrong` for each figure, so that programs can find it.
     Exits with 1 if a throughput is below the reference by more than the tolerance, if a node is
     slow, or if NCCL fell back to sockets on a node with a faster network.
 

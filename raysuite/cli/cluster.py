@@ -244,7 +244,7 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every key of a site, with defaults; without a name, list the sites that `--site` takes.
+    """Show every key of a site, with defaults; without a name, list all sites for `--site`.
 
     \b
     Examples:

@@ -361,7 +361,7 @@ def check(
 ) -> None:
     """Check a data set: counts, classes, unreadable images, checksums, indices, labels.
 
-    Prints every defect and its place, file and byte offset. Exits with 1 if anything is wrong. Your
+    Prints every defect with its file and byte offset. Exits with 1 if anything is wrong. Your
     own data set is read twice, from two instances: lengths, shapes, types and labels are checked,
     no sample may be missing, and no sample may change. If the argument is a spec, the data sets and
     their options are those of its runs.

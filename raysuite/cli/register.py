@@ -85,8 +85,9 @@ def sync(
 ) -> None:
     """Write the journals of a results folder into MLflow, or for another logger.
 
-    `raysuite run` does so by itself. Use this for results that were made while MLflow was
-    unreachable, or that come from another machine. Runs that are up to date are not written again.
+    `raysuite run` does this automatically. Use this command for results that were made while MLflow
+    was unreachable, or that come from another machine. Runs that are up to date are not written
+    again.
 
     \b
     Examples:

@@ -59,7 +59,7 @@ def scale(
     stall_s: Annotated[
         float,
         typer.Option(
-            "--stall", metavar="SECONDS", help="End a run after this long without a step."
+            "--stall", metavar="SECONDS", help="End a run if it makes no step in this time."
         ),
     ] = 1800.0,
     placement: Annotated[

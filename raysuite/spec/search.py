@@ -257,7 +257,7 @@ class PbtScheduler(Options):
     interval_epochs: int = Field(ge=1)
     """Epochs between comparisons. All trials wait for each other at a comparison."""
     quantile: float = Field(default=0.25, gt=0, le=0.5)
-    """Share of the trials that are replaced at a comparison: the worst trials take the weights of
+    """Share of the trials that are replaced at a comparison: the worst trials copy the weights of
     equally many best trials. The number of replaced trials is rounded up, but is at most half of
     all (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
@@ -300,7 +300,7 @@ class SearchOptions(Options):
     searcher: SearcherOptions = RandomSearch()
     """The algorithm that chooses the trials' values."""
     scheduler: SchedulerOptions = NoScheduler()
-    """The algorithm that stops trials early, or lets them take the weights of better trials."""
+    """The algorithm that stops trials early, or lets them copy the weights of better trials."""
     deadline_s: float | None = Field(default=3600.0, gt=0)
     """Time limit of a trial, in seconds of wall clock from its start; a trial that takes longer is
     stopped, and counts as failed. null: no limit."""
