@@ -44,7 +44,7 @@ def register(
 ) -> None:
     """Register a trained network as a model in MLflow, with its signature and its spec.
 
-    The model takes pixels (uint8, 0 to 255) and gives logits. It holds a graph and no code:
+    The model's input is pixels (uint8, 0 to 255), its output logits. It is a graph without code:
     `mlflow.pytorch.load_model` and `mlflow models predict` need neither raysuite nor your module.
     The same network is registered once, however often this is called.
 

@@ -35,7 +35,7 @@ def scale(
         typer.Option(
             metavar="N",
             help="Samples per optimiser step over all workers, such as 256 or '32 * workers'; "
-            "default: counted in the batches that the script takes from its DataLoader.",
+            "default: counted in the batches that the script reads from its DataLoader.",
         ),
     ] = None,
     warmup_steps: Annotated[

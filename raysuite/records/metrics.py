@@ -326,8 +326,8 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
                 f"step_p{percent}_seconds",
                 f"Step p{percent}",
                 "s",
-                f"Step p{percent}: {percent} % of the steps after the warm-up took no longer, on "
-                "the slowest worker.",
+                f"Step p{percent}: {percent} % of the steps after the warm-up took at most this "
+                "time on the slowest worker.",
                 of=_percentile(percent),
                 table="costs",
             )

@@ -255,7 +255,7 @@ class ScriptMeasured(RecordBase):
 
     kind: Literal["script_measured"] = "script_measured"
     steps: int
-    """Optimiser steps that every rank took."""
+    """Optimiser steps that every rank made."""
     left_out: int
     """Steps after the warm-up that follow an evaluation or a pause, such as for a checkpoint; no
     figure includes them."""

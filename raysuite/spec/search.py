@@ -264,7 +264,7 @@ class PbtScheduler(Options):
     """Probability that a value is drawn again instead of derived from the better trial's value
     (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
-    """A number is multiplied by one of these factors, with equal probability, and kept within its
+    """A number is multiplied by one of these factors, with equal probability, and limited to its
     range (default: the paper's factors). A value of a `choice` moves to a neighbour in the list."""
 
 
