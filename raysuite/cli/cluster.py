@@ -300,7 +300,7 @@ def check(
     ] = Path("."),
     as_json: AsJson = False,
 ) -> None:
-    """Measure every node of a cluster for some seconds, and name those that are slow.
+    """Measure every node of a cluster for a few seconds, and name those that are slow.
 
     Times a matrix product, a copy in memory, reading a file, exchanges with other nodes, and an
     all-reduce over all nodes. Exits with 1 if a node is slow (far below the median of at least

@@ -296,7 +296,7 @@ class SearchOptions(Options):
     `training.target_accuracy` is met. `time_to_target`: for other tasks, seconds until
     `training.target` is met. `throughput`: images, or another unit of the task, per second."""
     goals: list[Goal] = Field(default_factory=list)
-    """Several goals at once: the report shows the trials on their Pareto front."""
+    """Several goals together: the report shows the trials on their Pareto front."""
     searcher: SearcherOptions = RandomSearch()
     """The algorithm that chooses the trials' values."""
     scheduler: SchedulerOptions = NoScheduler()
