@@ -239,7 +239,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "Gradient norm",
             "",
             "Global L2 norm of the averaged gradients, unscaled and before clipping",
-            "Measured if `measure.figures` names it, and with `training.clip_norm`.",
+            "Measured only if `measure.figures` names it or `training.clip_norm` is set.",
         ),
         Metric(
             "data_wait_share",
