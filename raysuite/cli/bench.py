@@ -210,7 +210,7 @@ def loaders(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Time every loader on a data set, and decoding and reading by themselves.
+    """Time every loader on a data set, and also decoding alone and reading alone.
 
     Loaders are timed in rounds, each time in new processes. A loader that cannot be timed has a row
     with the reason. The last line names the fastest loader and what limits it. With a spec, its

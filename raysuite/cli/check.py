@@ -61,7 +61,7 @@ def check(
     ] = 0.1,
     expected: Annotated[
         float | None,
-        typer.Option(help="Throughput of each worker to compare with, in images/s."),
+        typer.Option(help="Expected throughput of each worker, in images/s, for comparison."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

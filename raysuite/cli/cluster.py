@@ -762,7 +762,8 @@ def down(
     name: ClusterName = None,
     everything: Annotated[bool, typer.Option("--all", help="End all running clusters.")] = False,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds for runs to write a checkpoint and stop.")
+        float,
+        typer.Option(min=0, help="Seconds that runs have to write a checkpoint and stop."),
     ] = 30.0,
     remove: Annotated[
         bool, typer.Option(help="Also remove the cluster's folder, with logs and MLflow database.")

@@ -128,7 +128,9 @@ def make(
     ] = None,
     images: Annotated[
         int | None,
-        typer.Option(help="Training images, instead of --fraction; validation in proportion."),
+        typer.Option(
+            help="Number of training images, instead of --fraction; validation in proportion."
+        ),
     ] = None,
     classes: Annotated[
         int | None, typer.Option(help="Number of classes; default: the data set's, or fewer.")
@@ -330,7 +332,8 @@ def check(
         str,
         typer.Argument(
             metavar="PATH|SPEC|NAME|MODULE:ATTRIBUTE",
-            help="A folder, a spec's YAML file, a named data set in its default folder, or yours.",
+            help="A folder, a spec's YAML file, a named data set in its default folder, or your "
+            "own module:attribute.",
         ),
     ],
     name: Annotated[
@@ -531,7 +534,7 @@ def convert(
         typer.Option(
             min=1,
             max=99_999,
-            help="Shards for training, and in proportion for validation; default: 150 MB each.",
+            help="Number of training shards; validation in proportion; default: 150 MB per shard.",
         ),
     ] = None,
     shorter_side: Annotated[

@@ -22,7 +22,8 @@ def scale(
         ),
     ] = None,
     workers: Annotated[
-        str, typer.Option(metavar="N,...", help="Numbers of workers; the fewest are the baseline.")
+        str,
+        typer.Option(metavar="N,...", help="Numbers of workers; the smallest is the baseline."),
     ] = "1,2",
     repeats: Annotated[
         int, typer.Option(min=1, help="Repeats per number of workers, in interleaved rounds.")
@@ -39,7 +40,8 @@ def scale(
         ),
     ] = None,
     warmup_steps: Annotated[
-        int, typer.Option(min=0, help="First steps, which are left out of the throughput.")
+        int,
+        typer.Option(min=0, help="Number of first steps that are left out of the throughput."),
     ] = 10,
     check: Annotated[
         bool,
