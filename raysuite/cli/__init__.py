@@ -36,7 +36,7 @@ VERBS = {
     "recommend": "Rank strategies, batches and numbers of workers by predicted epoch time, and "
     "write a spec.",
     "models": "Print parameters, forward FLOPs and activation bytes of networks.",
-    "doctor": "Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair the "
+    "doctor": "Test every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair the "
     "broken ones.",
     "verify": "Check strategies by the gate: equal weights on all ranks, and equal to one process.",
     "sync": "Write the journals of a results folder into MLflow, or for another logger.",

@@ -210,7 +210,7 @@ def loaders(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Time every loader on a data set, and decoding and reading by themselves.
+    """Time every loader on a data set, and also decoding alone and reading alone.
 
     Loaders are timed in rounds, each time in new processes. A loader that cannot be timed has a row
     with the reason. The last line names the fastest loader and what limits it. With a spec, its
@@ -312,8 +312,8 @@ def batch(
     """Try batch sizes on the workers of each variant of a spec: which fit, and how fast they are.
 
     Random samples of the data set's shape are used. With `accumulate: auto`, the spec's batch is
-    cut into micro-batches; otherwise the samples per worker are doubled from size to size.
-    `raysuite run` finds a batch by itself if the spec has `auto`.
+    cut into micro-batches; otherwise each size has twice as many samples per worker as the size
+    before. `raysuite run` finds a batch size automatically if the spec has `auto`.
 
     \b
     Examples:

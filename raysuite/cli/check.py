@@ -60,14 +60,15 @@ def check(
         float, typer.Option(min=0, max=1, help="Relative loss of throughput that is accepted.")
     ] = 0.1,
     expected: Annotated[
-        float | None, typer.Option(help="Throughput of each worker to compare with, in images/s.")
+        float | None,
+        typer.Option(help="Expected throughput of each worker, in images/s, for comparison."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a small fixed suite on a site, and compare its throughput with earlier checks.
 
     Starts its own cluster, measures every node, trains with ddp, and ends the cluster. Prints a
-    line `check: NAME = VALUE (REFERENCE) ok|wrong` for each figure, which programs can search for.
+    line `check: NAME = VALUE (REFERENCE) ok|wrong` for each figure, so that programs can find it.
     Exits with 1 if a throughput is below the reference by more than the tolerance, if a node is
     slow, or if NCCL fell back to sockets on a node with a faster network.
 

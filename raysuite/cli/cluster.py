@@ -235,7 +235,7 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every key of a site, with defaults; without a name, list the sites that `--site` takes.
+    """Show every key of a site, with defaults; without a name, list all sites for `--site`.
 
     \b
     Examples:
@@ -291,7 +291,7 @@ def check(
     ] = Path("."),
     as_json: AsJson = False,
 ) -> None:
-    """Measure every node of a cluster for some seconds, and name those that are slow.
+    """Measure every node of a cluster for a few seconds, and name those that are slow.
 
     Times a matrix product, a copy in memory, reading a file, exchanges with other nodes, and an
     all-reduce over all nodes. Exits with 1 if a node is slow (far below the median of at least
@@ -738,7 +738,8 @@ def down(
     name: ClusterName = None,
     everything: Annotated[bool, typer.Option("--all", help="End all running clusters.")] = False,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds for runs to write a checkpoint and stop.")
+        float,
+        typer.Option(min=0, help="Seconds that runs have to write a checkpoint and stop."),
     ] = 30.0,
     remove: Annotated[
         bool, typer.Option(help="Also remove the cluster's folder, with logs and MLflow database.")

@@ -128,7 +128,9 @@ def make(
     ] = None,
     images: Annotated[
         int | None,
-        typer.Option(help="Training images, instead of --fraction; validation in proportion."),
+        typer.Option(
+            help="Number of training images, instead of --fraction; validation in proportion."
+        ),
     ] = None,
     classes: Annotated[
         int | None, typer.Option(help="Number of classes; default: the data set's, or fewer.")
@@ -325,7 +327,8 @@ def check(
         str,
         typer.Argument(
             metavar="PATH|SPEC|NAME|MODULE:ATTRIBUTE",
-            help="A folder, a spec's YAML file, a named data set in its default folder, or yours.",
+            help="A folder, a spec's YAML file, a named data set in its default folder, or your "
+            "own module:attribute.",
         ),
     ],
     name: Annotated[
@@ -353,7 +356,7 @@ def check(
 ) -> None:
     """Check a data set: counts, classes, unreadable images, checksums, indices, labels.
 
-    Prints every defect and its place, file and byte offset. Exits with 1 if anything is wrong. Your
+    Prints every defect with its file and byte offset. Exits with 1 if anything is wrong. Your
     own data set is read twice, from two instances: lengths, shapes, types and labels are checked,
     no sample may be missing, and no sample may change. If the argument is a spec, the data sets and
     their options are those of its runs. Your own data set for a task other than classification is
@@ -530,7 +533,7 @@ def convert(
         typer.Option(
             min=1,
             max=99_999,
-            help="Shards for training, and in proportion for validation; default: 150 MB each.",
+            help="Number of training shards; validation in proportion; default: 150 MB per shard.",
         ),
     ] = None,
     shorter_side: Annotated[

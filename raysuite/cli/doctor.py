@@ -28,7 +28,7 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair the broken ones.
+    """Test every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair the broken ones.
 
     Exits with 1 if a part is broken, or if a required part is missing or too slow to be tested;
     with --site, if a cluster cannot start there.
@@ -46,7 +46,7 @@ def doctor(
 
 
 def _try_parts(as_json: bool) -> list[str]:
-    """Try every part. Returns the names of the parts that must be repaired."""
+    """Test every part. Returns the names of the parts that must be repaired."""
     from raysuite.orchestrate.part_trials import TRIED, State, try_parts
 
     findings = []

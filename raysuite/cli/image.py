@@ -161,7 +161,7 @@ def verify(
     test: Annotated[bool, typer.Option(help="Also run the image's own test.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Check an image: its recipe is that of this checkout, it works, and its signature is valid.
+    """Check an image: its definition is this checkout's, it works, and its signature is valid.
 
     Exits with 1 if a check fails.
 

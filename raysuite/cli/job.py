@@ -144,7 +144,8 @@ def submit(
 def logs(
     name: JobArgument = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print until the job ends; exit with its code.")
+        bool,
+        typer.Option("--follow", "-f", help="Print until the job ends; exit with the job's code."),
     ] = False,
     cluster: ClusterOption = None,
     via: ViaOption = None,
@@ -176,7 +177,7 @@ def cancel(
 ) -> None:
     """Request a job to end, and wait until it has ended.
 
-    Finished runs are kept: `raysuite run --resume` continues with the rest.
+    Finished runs are kept: `raysuite run --resume` continues with the others.
 
     \b
     Example:

@@ -46,17 +46,17 @@ def plan(
         typer.Option(
             callback=_print_schema,
             is_eager=True,
-            help="Instead, print the JSON Schema of a spec, with which an editor completes and "
-            "checks it, or of a journal line; SPEC is left out.",
+            help="Print the JSON Schema of a spec, with which editors complete and check specs, or "
+            "that of a journal line; no SPEC is given then.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print every run of a spec with its resolved numbers. Nothing is started.
 
-    Anything that would stop `raysuite run` on this machine is an error here too: models, data and
-    parts that cannot be imported, or more workers than CPUs or GPUs. With --gpus, only the spec is
-    checked.
+    Whatever makes `raysuite run` fail at its start on this machine is an error here too: models,
+    data and parts that cannot be imported, or more workers than CPUs or GPUs. With --gpus, only the
+    spec is checked.
 
     \b
     Examples:

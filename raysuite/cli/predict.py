@@ -57,7 +57,8 @@ def calibrate(
     most_other_cores: Annotated[
         float,
         typer.Option(
-            min=0, help="Leave out epochs during which other programs used more CPU cores."
+            min=0,
+            help="Leave out epochs during which other programs used more CPU cores than this.",
         ),
     ] = 0.5,
     as_json: AsJson = False,
@@ -205,8 +206,8 @@ def predict(
 ) -> None:
     """Predict throughput, times, speed-up and memory of each run, with 90 % intervals.
 
-    For a spec, a folder is made that has predictions and no measurements. For results, predictions
-    are added to the measurements, and a report then shows both. Nothing is started.
+    For a spec, a new folder has the predictions, without measurements. For a results folder, the
+    predictions are added to it, and a report then shows both. Nothing is started.
 
     \b
     Examples:

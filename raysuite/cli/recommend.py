@@ -49,14 +49,15 @@ def recommend(
     ] = "1",
     calibration: CalibrationFile = DEFAULT,
     least_efficiency: Annotated[
-        float, typer.Option(min=0, help="Leave out candidates with a lower parallel efficiency.")
+        float,
+        typer.Option(min=0, help="Leave out candidates with a parallel efficiency below this."),
     ] = 0.0,
     memory_gib: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="Leave out candidates that may need more memory per worker, and pipelines, whose "
-            "memory is not predicted.",
+            help="Leave out candidates that may need more memory per worker than this, and "
+            "pipelines, whose memory is not predicted.",
         ),
     ] = None,
     goal: Annotated[
@@ -64,7 +65,7 @@ def recommend(
     ] = "time",
     node_hours: Annotated[
         float | None,
-        typer.Option(min=0, help="Leave out candidates that may need more node-hours."),
+        typer.Option(min=0, help="Leave out candidates that may need more node-hours than this."),
     ] = None,
     out: Annotated[
         Path,
@@ -89,9 +90,9 @@ def recommend(
 ) -> None:
     """Rank strategies, batches and numbers of workers by predicted epoch time, and write a spec.
 
-    Candidates with indistinguishable predictions share a place; several in first place are tied.
-    Networks, strategies and loaders that the calibration lacks are named instead of ranked. All
-    other keys of a matrix have their first value.
+    Candidates with indistinguishable predictions share a rank; those that share the first rank are
+    called tied. Networks, strategies and loaders that are missing in the calibration are named, and
+    not ranked. For all other keys of a matrix, the first value is used.
 
     \b
     Examples:

@@ -44,7 +44,7 @@ def register(
 ) -> None:
     """Register a trained network as a model in MLflow, with its signature and its spec.
 
-    The model takes pixels (uint8, 0 to 255) and gives logits. It holds a graph and no code:
+    The model's input is pixels (uint8, 0 to 255), its output logits. It is a graph without code:
     `mlflow.pytorch.load_model` and `mlflow models predict` need neither raysuite nor your module.
     The same network is registered once, however often this is called.
 
@@ -85,8 +85,9 @@ def sync(
 ) -> None:
     """Write the journals of a results folder into MLflow, or for another logger.
 
-    `raysuite run` does so by itself. Use this for results that were made while MLflow was
-    unreachable, or that come from another machine. Runs that are up to date are not written again.
+    `raysuite run` does this automatically. Use this command for results that were made while MLflow
+    was unreachable, or that come from another machine. Runs that are up to date are not written
+    again.
 
     \b
     Examples:

@@ -29,17 +29,17 @@ def report(
         list[Path] | None,
         typer.Argument(
             metavar="[RESULTS]...",
-            help="Results folder, or a folder above it, of which the newest results are used; with "
-            "--history several, and all results below them. Default: results.",
+            help="Results folder, or a folder above it, in which the newest results are used. With "
+            "--history, several folders; all results below them are used. Default: results.",
         ),
     ] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The row with which all others are compared, or a part of its name; or workers=4: "
-            "the row of each series nearest to 4 workers. Default: for each row, the same variant "
-            "with the fewest workers.",
+            help="The row with which all others are compared, or a part of its name. workers=4: in "
+            "each series, the row whose number of workers is nearest to 4. Default: for each row, "
+            "the same variant with the fewest workers.",
         ),
     ] = None,
     against: Annotated[
@@ -68,38 +68,38 @@ def report(
         bool,
         typer.Option(
             "--explain",
-            help="Instead, print the term that takes most of each row's time, the throughput "
-            "without it, and what to try; nothing is written.",
+            help="Print the term that takes most of each row's time, the throughput without this "
+            "term, and what to try; write nothing.",
         ),
     ] = False,
     calibration: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File written by `raysuite calibrate`, which separates more of these terms.",
+            help="For --explain: file written by `raysuite calibrate`, which separates more terms.",
         ),
     ] = None,
     history: Annotated[
         bool,
         typer.Option(
             "--history",
-            help="Instead, print each variant's throughput by date, version and commit, with "
-            "changes marked.",
+            help="Print each variant's throughput by date, version and commit, and mark changes; "
+            "write nothing, except the page in --out.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write report.html, tables and plots of a results folder, and print the table.
 
-    It can be called at any time: runs that failed or are still to come are named as such.
+    It can be called at any time: runs that failed, or have not been started, are marked.
 
-    --explain with `measure.profile: torch` has separate terms for communication and stragglers.
-    Without it, the terms are waits for the loader and, with a calibration, communication and a
-    step's overhead.
+    If the runs have `measure.profile: torch`, --explain has separate terms for communication and
+    stragglers. Without a profile, the terms are waits for the loader and, with a calibration,
+    communication and a step's overhead.
 
     --history compares runs only on the same hardware. A change is reported if the confidence
     interval of the throughput ratio, after to before, excludes 1. The confidence level is corrected
-    (Bonferroni) for the number of places in a series that are tested.
+    (Bonferroni) for the number of boundaries between results folders that are tested in a series.
 
     \b
     Examples:

@@ -181,7 +181,7 @@ StopWithin = Annotated[
         "--stop-within",
         metavar="SECONDS",
         min=0,
-        help="Seconds to write a checkpoint after SIGTERM or SIGUSR1.",
+        help="Seconds that workers have to write a checkpoint after SIGTERM or SIGUSR1.",
     ),
 ]
 Quiet = Annotated[

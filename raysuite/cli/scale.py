@@ -22,7 +22,8 @@ def scale(
         ),
     ] = None,
     workers: Annotated[
-        str, typer.Option(metavar="N,...", help="Numbers of workers; the fewest are the baseline.")
+        str,
+        typer.Option(metavar="N,...", help="Numbers of workers; the smallest is the baseline."),
     ] = "1,2",
     repeats: Annotated[
         int, typer.Option(min=1, help="Repeats per number of workers, in interleaved rounds.")
@@ -35,11 +36,12 @@ def scale(
         typer.Option(
             metavar="N",
             help="Samples per optimiser step over all workers, such as 256 or '32 * workers'; "
-            "default: counted in the batches that the script takes from its DataLoader.",
+            "default: counted in the batches that the script reads from its DataLoader.",
         ),
     ] = None,
     warmup_steps: Annotated[
-        int, typer.Option(min=0, help="First steps, which are left out of the throughput.")
+        int,
+        typer.Option(min=0, help="Number of first steps that are left out of the throughput."),
     ] = 10,
     check: Annotated[
         bool,
@@ -58,7 +60,7 @@ def scale(
     stall_s: Annotated[
         float,
         typer.Option(
-            "--stall", metavar="SECONDS", help="End a run after this long without a step."
+            "--stall", metavar="SECONDS", help="End a run if it makes no step in this time."
         ),
     ] = 1800.0,
     placement: Annotated[

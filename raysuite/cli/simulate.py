@@ -94,7 +94,7 @@ def simulate(
     strategy's buckets, and transfers between stages. The speed of a worker comes from a calibration
     or from --per-second; the workers' network comes from a calibration or a file. Simulations are
     not measurements, and have no interval. With --per-second and no --network, data parallelism
-    gets only the range of published scaling efficiencies.
+    is not simulated: only the range of published scaling efficiencies is shown.
 
     \b
     Examples:

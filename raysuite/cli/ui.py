@@ -33,8 +33,8 @@ def ui() -> None:
     """Open MLflow's table of the newest results, from a server that only you can use, until
     Ctrl-C.
 
-    Its store is MLFLOW_TRACKING_URI, or mlflow.db in the working folder; if that is already a
-    server, its page is printed.
+    The server shows the database MLFLOW_TRACKING_URI, or mlflow.db in the working folder. If
+    MLFLOW_TRACKING_URI is already a server, the address of its page is printed.
 
     \b
     Examples:

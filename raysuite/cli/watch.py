@@ -27,18 +27,19 @@ def watch(
         Path,
         typer.Argument(
             metavar="RESULTS",
-            help="Results folder, or a folder above it, of which the newest results are used.",
+            help="Results folder, or a folder above it, in which the newest results are used.",
         ),
     ] = Path("results"),
     once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
 ) -> None:
     """Show the progress of runs or trials of another process, until they have ended.
 
-    Only the results folder is read, so this works wherever the folder can be read: in another
-    terminal, or on a cluster's login node. Ctrl-C ends the display but not the runs.
+    Only the results folder is read, so this command works on every machine that can read the
+    folder: in another terminal, or on a cluster's login node. Ctrl-C ends the display but not the
+    runs.
 
-    The exit code is 0 when all runs have finished, 1 when one failed, 75 when they were stopped;
-    with --once it is also 0 while they are executed.
+    The exit code is 0 when all runs have finished, 1 when a run failed, 75 when runs were stopped;
+    with --once it is also 0 while runs are executed.
 
     \b
     Examples:

@@ -26,7 +26,7 @@ class RunJudged(RecordBase):
     population: int
     """Number of runs that were compared."""
     source: str | None = None
-    """Id of the run whose weights after `epoch` were taken; None if the run kept its weights."""
+    """Id of the run whose weights after `epoch` were copied; None if the run kept its weights."""
     source_trial: int | None = None
     """Trial number of the run `source`."""
     values: dict[str, Any]

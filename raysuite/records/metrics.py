@@ -139,8 +139,8 @@ def _all_epochs(run: RunFigures) -> float | None:
 
 
 _ENERGY = (
-    "over the training time of epochs, including other processes on them; a device of several "
-    "workers counts once."
+    "over the training time of epochs, including the energy of other processes; a device that "
+    "several workers share counts once."
 )
 
 
@@ -232,13 +232,13 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "Gradient norm",
             "",
             "Global L2 norm of the averaged gradients, unscaled and before clipping",
-            "Measured if `measure.figures` names it, and with `training.clip_norm`.",
+            "Measured only if `measure.figures` names it or `training.clip_norm` is set.",
         ),
         Metric(
             "data_wait_share",
             "Data wait",
             "share",
-            "Part of the epochs' time in which a worker waited for its loader, mean over workers.",
+            "Share of the epochs' time in which a worker waited for its loader, mean over workers.",
             reduction="share",
             table="variants",
             compared="data_wait_share",
@@ -247,7 +247,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "peak_process_bytes",
             "Memory",
             "bytes",
-            "Largest resident memory of the worker that had most.",
+            "Peak resident memory of the worker with the highest peak.",
             needs_gate=False,
             table="variants",
             compared="peak_process_bytes",
@@ -256,21 +256,22 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "mean_process_bytes",
             "Mean memory",
             "bytes",
-            "Mean over workers of the largest resident memory.",
+            "Mean over workers of the peak resident memory.",
             needs_gate=False,
         ),
         Metric(
             "grown_process_bytes",
             "Growth of memory",
             "bytes",
-            "Largest growth of a worker's resident memory over its start.",
+            "Growth of a worker's resident memory from the start of the run to its peak, on the "
+            "worker where it is largest.",
             needs_gate=False,
         ),
         Metric(
             "peak_device_bytes",
             "Device memory",
             "bytes",
-            "Largest device memory of the worker that had most.",
+            "Peak device memory of the worker with the highest peak.",
             needs_gate=False,
             table="variants",
             compared="peak_device_bytes",
@@ -279,14 +280,14 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "mean_device_bytes",
             "Mean device memory",
             "bytes",
-            "Mean over workers of the largest device memory.",
+            "Mean over workers of the peak device memory.",
             needs_gate=False,
         ),
         Metric(
             "skipped_samples",
             "Skipped samples",
             "",
-            "Samples of both splits left out as unreadable.",
+            "Samples of both splits that were left out because they could not be read.",
             needs_gate=False,
         ),
         Metric(
@@ -318,8 +319,8 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
                 f"step_p{percent}_seconds",
                 f"Step p{percent}",
                 "s",
-                f"Step p{percent}: {percent} % of the steps after the warm-up took no longer, on "
-                "the slowest worker.",
+                f"Step p{percent}: {percent} % of the steps after the warm-up took at most this "
+                "time on the slowest worker.",
                 of=_percentile(percent),
                 table="costs",
             )
@@ -329,8 +330,8 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "compile_seconds",
             "Compile",
             "s",
-            "Compile: seconds on the slowest worker, by torch.compile, by XLA, or of tracing a "
-            f"step in TensorFlow; in the time to {goal}, and in no throughput.",
+            "Compile: seconds in which torch.compile or XLA compiled, or TensorFlow traced a step, "
+            f"on the slowest worker; included in the time to {goal}, but in no throughput.",
             needs_gate=False,
             table="costs",
         ),
@@ -351,8 +352,8 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "flops",
             "FLOP/s",
             "FLOP/s",
-            f"FLOP/s over all workers: three forward passes {article} {task.one}, two operations a "
-            "multiply-add.",
+            f"FLOP/s over all workers: three forward passes are counted for {article} {task.one}, "
+            "and two operations for a multiply-add.",
             key="flop_per_s",
             mlflow="flop_per_second",
             table="costs",
@@ -361,7 +362,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "mfu",
             "MFU",
             "share",
-            "MFU: FLOP/s as a part of the devices' peak rate.",
+            "MFU: FLOP/s divided by the devices' peak rate.",
             reduction="share",
             table="costs",
         ),
@@ -369,8 +370,8 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "bus_bandwidth",
             "Bus bandwidth",
             "B/s",
-            "Bus bandwidth: bytes that each worker sends in the profiled steps by algorithms that "
-            "are optimal in bandwidth, divided by the time in which a collective is under way.",
+            "Bus bandwidth: bytes that each worker has to send in the profiled steps with "
+            "bandwidth-optimal algorithms, divided by the time in which a collective runs.",
             key="bus_bandwidth_bytes_per_s",
             mlflow="bus_bandwidth_bytes_per_second",
             table="costs",
@@ -379,7 +380,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "device_busy",
             "Device busy",
             "share",
-            "Device busy: part of the training time in which a kernel ran, by NVML.",
+            "Device busy: share of the training time in which a kernel ran, according to NVML.",
             reduction="share",
             table="costs",
         ),
@@ -406,33 +407,38 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
                 f"share_{name}",
                 f"Share of {title}",
                 "share",
-                f"Part of the profiled steps' time, mean over workers: {meaning}.",
+                f"Share of the profiled steps' time {meaning}, mean over workers.",
                 of=_share(name),
                 reduction="share",
                 compared=compared,
             )
             for name, title, meaning, compared in (
-                ("computation", "computation", "the device computes", "share_computation"),
+                (
+                    "computation",
+                    "computation",
+                    "in which the device computes",
+                    "share_computation",
+                ),
                 (
                     "communication",
                     "communication",
-                    "a collective is under way, or is waited for",
+                    "in which a collective runs or is waited for",
                     "share_communication",
                 ),
                 (
                     "communication_exposed",
                     "exposed communication",
-                    "a collective is under way, or is waited for, while nothing is computed",
+                    "in which a collective runs or is waited for, while nothing is computed",
                     "",
                 ),
-                ("data", "I/O", "the loop waits for its loader", "share_io"),
+                ("data", "I/O", "in which the loop waits for its loader", "share_io"),
                 (
                     "data_exposed",
                     "exposed loading",
-                    "the loop waits for its loader while nothing is computed or communicated",
+                    "in which the loop waits for its loader, without computation and communication",
                     "",
                 ),
-                ("other", "the rest", "no computation, communication or loading", ""),
+                ("other", "the rest", "without computation, communication and loading", ""),
             )
         ),
     )

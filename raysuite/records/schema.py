@@ -36,11 +36,11 @@ class RunStarted(RecordBase):
     environment: dict[str, Any]
     """Hardware, versions, commit: see `raysuite.measure.environment`."""
     first_epoch: int = 0
-    """0 for a fresh run, else the epoch in which a checkpoint is resumed."""
+    """0 for a new run, else the epoch in which the run is resumed from a checkpoint."""
     first_step: int = 0
-    """Optimiser steps before the resumed checkpoint, which may be inside an epoch."""
+    """Optimiser steps before the checkpoint, which may be inside an epoch; 0 for a new run."""
     unread: str = ""
-    """Why a newer checkpoint was not resumed, such as a damaged file."""
+    """Why a newer checkpoint was not used, such as a damaged file."""
     not_loaded: list[str] = Field(default_factory=list)
     """Names of the tensors of the classification layer that began with random values, because the
     file in `model.weights` has other classes."""
@@ -108,7 +108,8 @@ class GateVerdict(RecordBase):
     """The checks that were made, as text."""
     steps: int
     cached: bool = False
-    """Whether the verdict is from an earlier check with the same machine, versions and options."""
+    """Whether the result is that of an earlier check on this machine, with the same versions and
+    options."""
     message: str = ""
 
 
@@ -120,12 +121,12 @@ class SamplesSkipped(RecordBase):
     samples: int
     """Number of samples in the split, including the skipped samples."""
     skipped: int
-    """Samples that cannot be read, and are left out on all ranks alike."""
+    """Number of samples that cannot be read; all ranks leave them out."""
     places: list[str]
     """The first few skipped samples, and why they cannot be read."""
     lacking: tuple[str, ...] = ()
-    """Data that is not counted: classes without an image, and records after damaged bytes if
-    no index states their number."""
+    """Data that `skipped` does not count: classes without an image, and records after damaged bytes
+    if no index states their number."""
     known: int
     """Number of samples that an earlier run had checked, and that have not changed since."""
     seconds: float
@@ -160,7 +161,7 @@ class EpochFinished(RecordBase):
     skipped_steps: int = 0
     """Steps that changed no weight, because gradients overflowed in fp16."""
     attempts: int = 1
-    """Number of attempts in which the epoch's steps were taken: 1, plus the number of stops within
+    """Number of attempts in which the epoch's steps were made: 1, plus the number of stops within
     the epoch. Times of the epoch are sums over attempts, each without its warm-up."""
     images: int
     """Training images (or other units of the task's throughput) of this epoch over all workers,
@@ -185,7 +186,8 @@ class EpochFinished(RecordBase):
     """Number of graphs that rank 0 has compiled in this attempt so far: one for each shape, in
     training and in validation, and for each part of a model with graph breaks."""
     graph_breaks: dict[str, int] = Field(default_factory=dict)
-    """Reason why torch.compile cut rank 0's graphs -> how often; empty if there is one graph."""
+    """Reason why torch.compile cut rank 0's graphs -> number of these cuts; empty if the model is
+    one graph."""
     train_loss: float
     val_loss: float
     val_accuracy: float | None = later(None)
@@ -246,7 +248,7 @@ class ScriptMeasured(RecordBase):
 
     kind: Literal["script_measured"] = "script_measured"
     steps: int
-    """Optimiser steps that every rank took."""
+    """Optimiser steps that every rank made."""
     left_out: int
     """Steps after an evaluation or a pause, such as for a checkpoint; no figure includes them."""
     samples_per_step: float | None
@@ -303,11 +305,12 @@ class TimeShares(RecordBase):
     computation_seconds: list[float]
     """Time in which the device computes; on a CPU, the training thread's time in operators."""
     communication_seconds: list[float]
-    """Time in which a collective is under way, or is waited for."""
+    """Time in which a collective runs or is waited for."""
     communication_exposed_seconds: list[float]
     """The part of the communication time in which nothing is computed."""
     data_seconds: list[float]
-    """Time of waiting for the loader; on a GPU, also of copies and DALI's kernels."""
+    """Time in which the loop waits for its loader; on a GPU, also the time of copies and of DALI's
+    kernels."""
     data_exposed_seconds: list[float]
     """The part of the data time in which nothing is computed or communicated."""
     kernel_seconds: dict[str, list[float]] = Field(default_factory=dict)
@@ -385,7 +388,7 @@ class StagesMeasured(RecordBase):
     activation_bytes: list[int]
     """Largest size of the activations kept from forward to backward passes, without weights."""
     sent_bytes: list[int]
-    """Bytes sent to other stages in one step."""
+    """Bytes that are sent to other stages in one step."""
     slots: list[list[Slot]]
     """[workers of the first copy][operations] of the window's first step."""
     block_seconds: list[tuple[float, float]] = Field(default_factory=list)

@@ -112,7 +112,8 @@ class MeasureOptions(Options):
     """The measurements of a run."""
 
     warmup_steps: int = Field(default=10, ge=0)
-    """Optimiser steps that the throughput leaves out, at the start of the run and of each retry."""
+    """Optimiser steps at the start of the run, and of each further attempt, that are left out of
+    the throughput."""
     profile: Annotated[Literal["off", "torch", "nsight"], BeforeValidator(off)] = "off"
     """Profile extra steps after the timed training. `torch` records the time shares of computation,
     communication and loading, and a trace; `nsight` profiles the GPU workers with nsys."""

@@ -61,7 +61,7 @@ class NativeOptions(_LoaderOptions):
 
     name: Literal["native"] = "native"
     threads: int = Field(default=0, ge=0)
-    """Threads per worker that load ahead; the decoder releases the GIL."""
+    """Threads per worker that load batches ahead; the decoder releases the GIL."""
     processes: int = Field(default=0, ge=0)
     """Loading processes per worker, instead of threads. If both are 0, the worker itself loads."""
     prefetch: int = Field(default=2, ge=1)

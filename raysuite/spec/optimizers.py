@@ -115,7 +115,7 @@ class LambOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0)
-    """Added to the divisor of each update, the root of the gradient's mean square."""
+    """Added to the divisor of each update, which is the root of the gradient's mean square."""
     weight_decay: float = Field(default=0.01, ge=0)
     """weight_decay * weight is added to each update (default: You et al. 2020)."""
     decay_bias_and_norm: bool = False
@@ -130,7 +130,7 @@ class AdamWOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
-    """Added to the divisor of each update, the root of the gradient's mean square."""
+    """Added to the divisor of each update, which is the root of the gradient's mean square."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = True
@@ -151,7 +151,7 @@ class ScheduleFreeOptions(_Optimizer):
     """First value: share of the averaged weights in the weights at which gradients are computed.
     Second value: decay of the running mean of the gradient's square."""
     eps: float = Field(default=1e-8, gt=0)
-    """Added to the divisor of each update, the root of the gradient's mean square."""
+    """Added to the divisor of each update, which is the root of the gradient's mean square."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Each step subtracts learning rate * weight_decay * weight from each weight."""
     decay_bias_and_norm: bool = True
@@ -186,7 +186,8 @@ class MuonOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """For AdamW: decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
-    """For AdamW: added to the divisor of each update, the root of the gradient's mean square."""
+    """For AdamW: added to the divisor of each update, which is the root of the gradient's mean
+    square."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = False

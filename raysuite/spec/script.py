@@ -130,11 +130,11 @@ class ScriptOptions(Options):
     """Environment variables of the script's processes; null leaves a variable as it is."""
     samples_per_step: int | str | None = None
     """Samples of an optimiser step over all workers, or an expression such as `32 * workers`;
-    default: counted in the batches that the script takes from its DataLoader."""
+    default: counted in the batches that the script reads from its DataLoader."""
     check: int = later(0, ge=0)
     """The parameters of all ranks are compared after each of the first `check` steps."""
     stall_s: float = Field(default=1800.0, gt=0)
-    """A run is ended as hanging if no rank takes a step for this many seconds."""
+    """A run is ended as hanging if no rank makes a step for this many seconds."""
 
     @field_validator("command", mode="before")
     @classmethod

@@ -253,13 +253,13 @@ class PbtScheduler(Options):
     interval_epochs: int = Field(ge=1)
     """Epochs between comparisons. All trials wait for each other at a comparison."""
     quantile: float = Field(default=0.25, gt=0, le=0.5)
-    """Share of the trials that are replaced at a comparison: the worst trials take the weights of
+    """Share of the trials that are replaced at a comparison: the worst trials copy the weights of
     equally many best trials. The number of replaced trials is rounded up, but is at most half of
     all (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
     """Probability that a value is drawn anew instead of changed (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
-    """A number is multiplied by one of these factors, with equal probability, and kept within its
+    """A number is multiplied by one of these factors, with equal probability, and limited to its
     range (default: the paper's factors). A value of a `choice` moves to a neighbour in the list."""
 
 
@@ -291,11 +291,11 @@ class SearchOptions(Options):
     `training.target_accuracy` is met. `time_to_target`: for other tasks, seconds until
     `training.target` is met. `throughput`: images, or another unit of the task, per second."""
     goals: list[Goal] = Field(default_factory=list)
-    """Several goals at once: the report shows the trials on their Pareto front."""
+    """Several goals together: the report shows the trials on their Pareto front."""
     searcher: SearcherOptions = RandomSearch()
     """The algorithm that chooses the trials' values."""
     scheduler: SchedulerOptions = NoScheduler()
-    """The algorithm that stops trials early, or lets them take the weights of better trials."""
+    """The algorithm that stops trials early, or lets them copy the weights of better trials."""
     deadline_s: float | None = Field(default=3600.0, gt=0)
     """Time limit of a trial, in seconds of wall clock from its start; a trial that takes longer is
     stopped, and counts as failed. null: no limit."""

@@ -450,7 +450,8 @@ of the forward pass for the backward pass."""
 
 
 class DeepSpeedOptions(_StrategyOptions):
-    """DeepSpeed: ZeRO's stage decides if optimiser state, gradients and weights are sharded."""
+    """DeepSpeed: the stage of ZeRO determines whether optimiser state, gradients and weights are
+    sharded."""
 
     engine = "raysuite.parallel.deepspeed:DeepSpeed"
     part = "deepspeed"
@@ -459,7 +460,8 @@ class DeepSpeedOptions(_StrategyOptions):
 
     name: Literal["deepspeed"] = "deepspeed"
     zero_stage: Literal[0, 1, 2, 3] = 1
-    """State sharded over ranks: 0 none, 1 optimiser state, 2 also gradients, 3 also weights."""
+    """What is sharded over ranks: 0 nothing, 1 optimiser state, 2 also gradients, 3 also
+    weights."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """Keep the optimiser state (stages 1 to 3), or also the weights (stage 3), in host memory."""
     bucket_mb: float = Field(default=200.0, gt=0)

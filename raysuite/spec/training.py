@@ -47,7 +47,7 @@ class TrainingOptions(Options):
     compile: Annotated[
         Literal["off", "default", "reduce-overhead", "max-autotune"], BeforeValidator(off)
     ] = later("off")
-    """torch.compile's mode, for the network under any strategy. `reduce-overhead` and
+    """torch.compile's mode, for the network; not every strategy supports it. `reduce-overhead` and
     `max-autotune` record CUDA graphs on GPUs; `max-autotune` also times variants of kernels.
     Compilation is timed separately."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
