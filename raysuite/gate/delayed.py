@@ -23,7 +23,8 @@ from raysuite.spec.strategies import PipelineOptions
 
 
 class DelayedEngine(SingleEngine):
-    """The engine of the reference; a step trains on each copy's micro-batches in turn."""
+    """The engine of the reference. A step trains on the micro-batches of all copies of the
+    pipeline, one copy after the other."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class DelayedEngine(SingleEngine):
 
 
 class Delayed(BaseStrategy):
-    """The reference for an asynchronous pipeline with these options and any number of copies."""
+    """The reference for an asynchronous pipeline, given the pipeline's options, with any number of
+    copies of the network."""
 
     engine = DelayedEngine

@@ -34,7 +34,8 @@ class Gradients:
 
     ranks_equal: bool = False
     error: float = math.inf
-    """Largest error of a parameter's gradient, relative to the ranks' mean absolute gradient."""
+    """Largest error of a parameter's gradient, relative to the mean of the ranks' absolute
+    gradients."""
     beyond: float = math.inf
     """Largest ratio of an error to its bound."""
 
@@ -123,7 +124,8 @@ _GRADIENT_BATCH = 16
 """Samples of a micro-batch. With four samples, one in twelve draws had an error above the bound for
 passes in bf16; with 16, the largest error was half of the bound."""
 _PARTS = 64
-"""Largest number of parts of the ranks; in each later step, one part has all samples."""
+"""Largest number of parts into which ranks are divided. Each part in turn has all samples of a
+step."""
 
 
 def _shares(draw: int, active: set[int], count: int, world: World) -> list[list[Batch]]:
@@ -143,7 +145,8 @@ def _shares(draw: int, active: set[int], count: int, world: World) -> list[list[
 def _true_gradients(
     net: nn.Module, weights: dict[str, Tensor], shares: list[list[Batch]], settings: StepSettings
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Parameter name -> (mean of the ranks' gradients, mean of their absolute values)."""
+    """Parameter name -> (mean of the ranks' gradients with `weights`, mean of the absolute values
+    of these gradients)."""
     net.load_state_dict(weights, strict=False)
     found = {name: torch.zeros(2, *each.shape).double() for name, each in net.named_parameters()}
     for batches in shares:

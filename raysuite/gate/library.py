@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-5
-"""For fp32. Another order of sums has an error of about 1e-7, unaveraged gradients of about 1."""
+"""Tolerance for fp32. A different order of sums causes an error of about 1e-7; a gradient that is
+not averaged causes an error of about 1."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Checked:
     """Number of the model's parameters and buffers whose names are not in `ignore`."""
     ranks: int
     ranks_compared: bool
-    """Whether all tensors were compared between ranks; False if some are sharded."""
+    """Whether all tensors were compared between ranks; False if a tensor is sharded, because no two
+    ranks hold the same part of it."""
     error: float | None
     """Largest relative error compared with the reference; None if there is no reference."""
 

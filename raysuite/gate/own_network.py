@@ -46,8 +46,9 @@ _TOLERANCE_16_BITS = 0.5
 """Relative error above which a difference in bf16 or fp16 is reported; the check passes in any
 case. A wrong loss scale changes an update by a factor of two or more."""
 TOLERANCE = 1e-3
-"""Largest relative error of an update. Correct strategies had less than a third of this with the
-networks of tests/contract/test_networks.py; an update of 1 % has a rounding error of 1e-5."""
+"""Largest relative error of an update. Correct strategies had errors below a third of this with the
+networks of tests/contract/test_networks.py; rounding alone gives an update of 1 % of the weights an
+error of 1e-5."""
 _FLOOR = 1e-3
 """Errors are relative to the norm of a tensor's update, but at least to this share of the larger of
 two norms: of the tensor, and of the update of all tensors. Some gradients consist only of rounding
@@ -56,7 +57,8 @@ _UPDATE = 1e-2
 """How far the first step moves the weights, relative to their norm."""
 _STEPS = 2
 _SAMPLES = 4
-"""Largest micro-batch; with two samples, BatchNorm after pooling enlarges rounding errors."""
+"""Largest micro-batch. With two samples, BatchNorm after a global pooling enlarges rounding
+errors."""
 _MICRO_BATCHES = 2
 """Largest number of micro-batches in a step; a pipeline keeps the plan's number."""
 BUDGET_S = 60.0
@@ -92,8 +94,10 @@ def compare(
     budget_s: float = BUDGET_S,
 ) -> Found:
     """Train the plan's network for two steps by `strategy`, and in fp32 by one process (rank 0).
+
     All ranks must call it; `comm` connects them. An error that the network itself raises is not
-    reported here, because the run that follows raises it again."""
+    reported here, because the run that follows raises it again.
+    """
     began = time.perf_counter()
     settings = _settings(plan, precision)
     tolerance = TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
@@ -164,8 +168,11 @@ def _settings(plan: RunPlan, precision: str) -> StepSettings:
 
 
 def _optimizer(plan: RunPlan) -> OptimizerOptions:
-    """SGD, with the run's own weight decay. Other optimisers, which divide by a gradient's size,
-    would take a full step with a rounding error; the small network is checked with them."""
+    """SGD, with the run's own weight decay.
+
+    Other optimisers divide by a gradient's size: they would take a full step with a gradient that
+    is only rounding error. The check on the small network uses the run's optimiser.
+    """
     options = plan.spec.optimizer
     if options.name == "sgd":
         return options
@@ -226,7 +233,8 @@ def _class_weights(plan: RunPlan) -> Tensor | None:
 
 
 def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index: int) -> Batch:
-    """Micro-batch `index` over all ranks; the last one of the last step has a padding sample."""
+    """Micro-batch `index` of a step, counted over all ranks. The last micro-batch of the last step
+    has one sample of padding."""
     task, size = tasks.make_task(plan.spec.task, plan.dataset), settings.micro_batch
     count = settings.accumulate * plan.replicas
 
@@ -308,10 +316,12 @@ def _reference(
 
 
 def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
-    """Measure one micro-batch on this rank alone. Returns the seconds of its passes, the learning
-    rate with which its gradient changes the weights by 1 %, the bytes of the weights, the free
-    bytes, and 0. All are 0 if a pass fails. If the network would wait for other ranks, the last
-    value is 1 and all others are 0."""
+    """Measure one micro-batch on this rank alone.
+
+    Returns the seconds of its passes, the learning rate with which its gradient changes the weights
+    by 1 %, the bytes of the weights, the free bytes, and 0. All are 0 if a pass fails. If the
+    network would wait for other ranks, the last value is 1 and all others are 0.
+    """
     try:
         model = _network(plan, world, _Draws())
         if any(isinstance(each, nn.SyncBatchNorm) for each in model.modules()):
@@ -363,8 +373,10 @@ def _first_difference(
 
 def key(plan: RunPlan) -> Any:
     """Cache key of a verdict on the plan's network, which must be imported already; None if the
-    code of the network is unknown. The code of a user's own network is all imported modules in the
-    root folder of its module."""
+    code of the network is unknown.
+
+    The code of a user's own network is all imported modules in the root folder of its module.
+    """
     model, facts = plan.spec.model, plan.dataset
     if ":" in plan.spec.task.name:
         return None

@@ -44,8 +44,11 @@ _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
 
 
 class SmallNet(nn.Module):
-    """Convolutions, optional BatchNorm, and a linear classifier: `layers` layers, at least 3.
-    `pause_s`: seconds for which a backward pass pauses between two layers."""
+    """Convolutions, optional BatchNorm, and a linear classifier.
+
+    `layers`: number of layers, at least 3; additional layers are convolutions. `pause_s`: seconds
+    for which a backward pass pauses between two layers.
+    """
 
     IMAGE = (1, _SIZE, _SIZE)
     CLASSES = _CLASSES
@@ -117,9 +120,11 @@ _TOO_LARGE = 1e30
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of comparing a strategy with one process; equal on all ranks. Errors are relative
-    L2 distances: of the worst weight tensor, of the logits of the trained network, and of the worst
-    step's loss. They are infinite if any value is not finite."""
+    """The result of comparing a strategy with one process; equal on all ranks.
+
+    Errors are relative L2 distances: of the worst weight tensor, of the logits of the trained
+    network, and of the worst step's loss. They are infinite if any value is not finite.
+    """
 
     ranks_equal: bool = False
     weights: float = math.inf
@@ -200,7 +205,8 @@ def compare(
 
 
 def comm_fault(comm: Comm, world: World) -> str:
-    """The fault of a strategy's collectives, on which all other results depend; empty if none."""
+    """The fault of a strategy's collectives, as text; empty if they reach all ranks. All other
+    results of the gate depend on these collectives."""
     last = world.size - 1
     own = torch.tensor([float(world.rank)])
     ranks = comm.all_gather(own).flatten().tolist()

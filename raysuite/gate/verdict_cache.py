@@ -29,7 +29,9 @@ _HOROVODS_ALGORITHMS = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDU
 
 def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
     """[ranks, 3]: hashes of each rank's host, environment and transport; all ranks must call it.
-    The transport's hash covers the environment variables by which libraries choose algorithms."""
+
+    The transport's hash covers the environment variables by which libraries choose algorithms.
+    """
     transport = {
         name: value
         for name, value in os.environ.items()
@@ -47,8 +49,10 @@ def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
 
 class VerdictCache:
     """Passed checks of a strategy in rank 0's cache folder: one file per combination of options,
-    versions, machine types, code and own networks. A file's name depends on the numbers of ranks
-    per host, but not on the names of hosts."""
+    versions, machine types, code and own networks.
+
+    A file's name depends on the numbers of ranks per host, but not on the names of hosts.
+    """
 
     def __init__(
         self, options: StrategyOptions, world: World, comm: Comm, places: list[list[int]]
@@ -88,7 +92,8 @@ class VerdictCache:
             write_whole(self.file(*key), verdict.model_dump_json().encode())
 
     def _unread(self) -> GateVerdict:
-        """A rank's placeholder if it cannot read rank 0's cache; only rank 0's Records are kept."""
+        """The placeholder that a rank returns in place of the verdict if it cannot read rank 0's
+        cache; only rank 0's Records are kept."""
         return GateVerdict(
             run_id="",
             strategy="",

@@ -68,8 +68,10 @@ VARIABLES = (
 
 def environment(commits: bool = True) -> dict[str, Any]:
     """The environment of this process, JSON-serialisable; memory in bytes, `time` in s since 1970.
+
     A value that cannot be found is None or left out. Takes some tens of milliseconds, most of them
-    for git, which is called only if `commits` is True."""
+    for git, which is called only if `commits` is True.
+    """
     found: dict[str, Any] = {
         "time": time.time(),
         "hostname": socket.gethostname(),
@@ -91,9 +93,11 @@ def environment(commits: bool = True) -> dict[str, Any]:
 
 
 def fingerprint(env: dict[str, Any]) -> str:
-    """16 hex digits, equal for equal hardware and versions: the key of the gate's cache. Host name,
-    commit, job, memory and the number of cores are left out, so that nodes of one kind, and
-    differently sized jobs on them, have the same key."""
+    """16 hex digits, equal for equal hardware and versions: the key of the gate's cache.
+
+    Host name, commit, job, memory and the number of cores are left out, so that nodes of one kind,
+    and differently sized jobs on them, have the same key.
+    """
     cpu = env.get("cpu") or {}
     hardware = {
         "cpu": [cpu.get("model"), cpu.get("architecture")],
@@ -188,10 +192,12 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
-    """Why torch cannot use this host's NVIDIA GPUs; empty if no reason is known. `built` is the
-    CUDA version with which torch is built, such as 13.2. `offered` is the newest CUDA version that
-    libcuda supports, in the notation of cuDriverGetVersion (12020: 12.2); None without libcuda.
-    `driver` is the version of the kernel driver; empty without a driver."""
+    """Why torch cannot use this host's NVIDIA GPUs; empty if no reason is known.
+
+    `built` is the CUDA version with which torch is built, such as 13.2. `offered` is the newest
+    CUDA version that libcuda supports, in the notation of cuDriverGetVersion (12020: 12.2); None
+    without libcuda. `driver` is the version of the kernel driver; empty without a driver.
+    """
     least = LEAST_DRIVER.get(int((built or "0").partition(".")[0]))
     needs = f"torch is built with CUDA {built}, which needs driver {least} or newer"
     if built is None:

@@ -23,9 +23,12 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
-    """Append samples of this host to `file`, if given, every `period_s` seconds within the context,
-    and at its end. The file is created at once, because the number of files decides how MLflow's
-    metrics are named. An error ends the sampling, not the run."""
+    """Append samples of this host to `file` every `period_s` seconds within the context, and once
+    at its end. Without a file, do nothing.
+
+    The file is created at once, because the number of these files decides how MLflow's metrics are
+    named. An error in sampling or writing ends the sampling, not the run.
+    """
     if file is None:
         yield
         return
@@ -71,7 +74,8 @@ class Host:
             self._nvml.nvmlShutdown()
 
     def sample(self) -> SystemSample:
-        """The host's load: processors since the last sample, network since this object was made."""
+        """The host's load now. Processor use is the mean since the previous sample; network bytes
+        are counted since this object was made."""
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
         return SystemSample(
             time=time.time(),

@@ -28,8 +28,11 @@ def available_bytes(device: torch.device) -> int:
 
 
 class PeakMemory:
-    """Peak memory since this object was made, without memory that was freed earlier. If the kernel
-    forbids a reset, `process_bytes` is the peak since the process's start: an upper bound."""
+    """Peak memory since this object was made; memory that was freed earlier does not count.
+
+    If the kernel does not allow a reset of the peak, `process_bytes` returns the peak since the
+    process's start, which is an upper bound.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -25,7 +25,8 @@ POWERCAP = Path("/sys/class/powercap")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 PERIOD_S = 1.0
-"""Seconds between two samples; RAPL's counters wrap around at some 10^5 J, within minutes."""
+"""Seconds between two samples. The period is short, because RAPL's counters wrap around at some
+10^5 joules, that is, after minutes."""
 
 _MICRO = 1e-6
 _MILLI = 1e-3
@@ -42,8 +43,10 @@ class Reading:
 
 
 class PowerMeter:
-    """Measures the energy of this worker's device and host between `begin` and `end`. The energy of
-    other processes is included, because the counters cannot separate it."""
+    """Measures the energy of this worker's device and host between `begin` and `end`.
+
+    The energy of other processes is included, because the counters cannot separate it.
+    """
 
     def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
         self._rapl = Rapl.found(powercap)
@@ -72,12 +75,14 @@ class PowerMeter:
 
     @property
     def host(self) -> int:
-        """A number that identifies the host in all its containers; 0 if it has no counter."""
+        """A number that identifies the host, equal in all its containers; 0 if the host has no
+        counter."""
         return 0 if self._rapl is None else _number(_boot_id())
 
     @property
     def device(self) -> int:
-        """A number that identifies the device in all its workers; 0 if it has no counter."""
+        """A number that identifies the device, equal in all workers that share the device; 0 if the
+        device has no counter."""
         return 0 if self._gpu is None else _number(self._gpu.uuid)
 
     def begin(self) -> None:
@@ -154,7 +159,8 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Whether a zone is a package or memory; other zones (cores, psys) count their energy again."""
+    """Whether a zone is a package or memory. Other zones (cores, psys) count the energy of these
+    zones again."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:

@@ -20,8 +20,10 @@ def machine_seconds() -> float:
 
 
 def family_seconds(process: psutil.Process, itself: bool = True) -> float:
-    """Processor seconds of the descendants of a process, and with `itself` also of the process. The
-    time of a process that has ended counts for the process that waited for it."""
+    """Processor seconds of the descendants of a process, and with `itself` also of the process.
+
+    The time of a process that has ended counts for the process that waited for it.
+    """
     total = 0.0
     for each in [process, *process.children(recursive=True)]:
         try:
@@ -44,7 +46,8 @@ class OtherPrograms:
         self._taken = [now - then for now, then in zip(self._read(), self._began, strict=True)]
 
     def seconds(self, gather: Callable[[Tensor], Tensor]) -> list[float]:
-        """Processor seconds of other programs, per worker; `gather`: an all-gather by all ranks."""
+        """Processor seconds of other programs between `begin` and `end`, per worker; `gather` is an
+        all-gather, which all ranks have to call."""
         host = zlib.crc32(BOOT.read_bytes()) if BOOT.exists() else 0
         rows = gather(tensor([[float(host), *self._taken]], dtype=float64)).reshape(-1, 3).tolist()
         return [

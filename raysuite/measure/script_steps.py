@@ -35,7 +35,8 @@ from raysuite.nested import leaves
 
 _FLUSH_S = 1.0
 _FLUSH_EACH = 10
-"""Number of first steps that are written one by one, to show the step of a rank that hangs."""
+"""The number of first steps that are written one by one, so that the file shows the step after
+which a rank hangs."""
 _MOST_DEPTH = 4
 """Depth to which nested batches are searched for a tensor."""
 
@@ -175,7 +176,8 @@ class Recorder:
         return read, now
 
     def fetched(self, loader: int, began: float, batch: Any, known: bool) -> None:
-        """Count a batch that was taken; without samples unless the loader batches (`known`)."""
+        """Count a batch that the script has taken. `known`: whether the loader forms batches; if
+        not, samples cannot be counted."""
         import torch
 
         read, now = self._read(loader, began)
@@ -196,7 +198,8 @@ class Recorder:
     # The end of a step.
 
     def _is_same_step(self) -> bool:
-        """Whether this step has been counted: DeepSpeed calls `step` once per parameter group."""
+        """Whether this call of `step` belongs to a step that has been counted: DeepSpeed calls
+        `step` once per group of parameters."""
         return "deepspeed" in sys.modules and bool(self._train) and not self._batches
 
     def _own_samples(self) -> Own:

@@ -225,14 +225,17 @@ class Profiler:
 # Horovod's timeline: when its collectives were under way (horovod.readthedocs.io, Timeline).
 
 _TRANSFERS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "REDUCESCATTER", "ALLTOALL")
-"""Outer phases of a collective, from when all ranks are ready until the result is there."""
+"""Names of the outer phases of a collective. They last from the moment when all ranks are ready
+until the result is available."""
 
 
 def horovod_collectives(file: Path) -> Intervals:
-    """The intervals of the collectives in a timeline, in ns since 1970. The timeline shows each
-    tensor as a process with nested phases: `B` begins a phase, `E` ends the innermost phase. A
-    truncated file is read as far as it is complete. With one rank, the timeline has no
-    collectives."""
+    """The intervals of the collectives in a timeline, in ns since 1970.
+
+    The timeline shows each tensor as a process with nested phases: `B` begins a phase, `E` ends the
+    innermost phase. A truncated file is read as far as it is complete. With one rank, the timeline
+    has no collectives.
+    """
     events = _events(file.read_text())
     start = next(
         (

@@ -52,7 +52,8 @@ class Topology:
 
 
 def read_topology(usable: Collection[int] | None = None, sys: Path = SYS) -> Topology:
-    """The topology of the CPUs `usable` (default: this process's); one node without sysfs."""
+    """The topology of the CPUs `usable`, by default the CPUs that this process may use. Without
+    sysfs, all cores are in one node."""
     usable = os.sched_getaffinity(0) if usable is None else usable
     node_of, distances = dict.fromkeys(usable, 0), {}
     for folder in (sys / "devices/system/node").glob("node[0-9]*"):
@@ -117,8 +118,11 @@ def _split(cores: Sequence[Core], parts: int) -> list[list[int]]:
 def bound_cpus(
     binding: Binding, index: int, workers: int, near: Sequence[int | None], topology: Topology
 ) -> list[int]:
-    """The CPUs of worker `index` of this host; empty if it is not bound. `auto` binds only on hosts
-    with several memory nodes. Raises UserError for a list that is missing, or not usable here."""
+    """The CPUs of worker `index` of this host; empty if the worker is not bound.
+
+    `auto` binds only on hosts with several memory nodes. Raises UserError for a list of CPUs that
+    is missing, or not usable here.
+    """
     if binding == "none" or (binding == "auto" and len(topology.nodes) < 2):
         return []
     if binding == "auto":

@@ -28,8 +28,11 @@ Connection = tuple[str, int, str, int]
 
 
 class Transport:
-    """The transports of the connections that this process opens after this object is made. NCCL's
-    choice is read from its log in memory, unless the user sets NCCL_DEBUG."""
+    """The transports of the connections that this process opens after this object is made.
+
+    NCCL's choice is read from its log, which is written to memory. If the user sets NCCL_DEBUG, the
+    log is left to the user, and is not read.
+    """
 
     def __init__(self, on_gpu: bool) -> None:
         self._before = connections()
@@ -61,7 +64,8 @@ def connections() -> set[Connection]:
 
 
 def tcp_names(found: set[Connection]) -> set[str]:
-    """Names such as `TCP, eth0`, by the local address; `TCP, this host` if both are local."""
+    """Names of the transports: `TCP, ` and the interface of the local address, or `this host` if
+    both addresses are local."""
     interfaces = {
         _plain(address.address.partition("%")[0]): name
         for name, addresses in psutil.net_if_addrs().items()

@@ -81,7 +81,8 @@ class Model(Strict):
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
     left_out: Errors | None
-    """Errors of predictions from runs with other batch sizes; None if there are none."""
+    """Errors of the predictions for runs whose batch size was left out of the fit; None if no run
+    can be predicted from other batch sizes."""
     residuals: tuple[Residual, ...] = ()
 
     def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
@@ -168,7 +169,8 @@ class Calibration(Strict):
     seconds: Model
     """The fitted model of the training time of an epoch, in seconds."""
     bytes: Model | None
-    """The fitted model of a worker's peak memory, in bytes; None if too few runs measured it."""
+    """The fitted model of a worker's largest peak memory, in bytes; None if too few runs measured
+    the memory."""
     resident: float = 0.0
     """Bytes that a worker's process holds before a run, for example from earlier runs; median over
     runs. 0 if device memory was measured, and in a calibration of an older version."""
@@ -178,17 +180,20 @@ class Calibration(Strict):
     start: Interval
     """Seconds of a run without training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
-    """Errors of runs relative to the mean of their repeats: a bound for predictions."""
+    """Errors of runs relative to the mean of their repeats: the smallest possible errors of
+    predictions. None without repeats."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
     """Network -> (forward, backward) seconds of each block, if a pipeline measured them."""
     operation: float = 0.0
     """Additional seconds of each pass of a micro-batch through a stage, compared with the stage's
     share of a pass through the whole network. One value for all schedules; 0 without pipelines."""
     operations: dict[str, float] = Field(default_factory=dict)
-    """Schedule -> its own `operation`, if the calibration has enough pipelines with it. PipeDream,
-    for example, updates weights after fewer micro-batches than GPipe, and copies weights."""
+    """Schedule -> `operation` for that schedule, if the calibration has enough pipelines with it.
+    Schedules differ: PipeDream updates weights after fewer micro-batches than GPipe, and copies
+    weights that are still needed."""
     pipelines: Simulated | None = None
-    """Errors of simulated steps of pipelines; None if too few: no pipeline is predicted then."""
+    """Errors of simulated steps of pipelines. None if the calibration has too few pipelines; it
+    then predicts no pipelines."""
 
     @property
     def processors(self) -> int:
@@ -197,7 +202,8 @@ class Calibration(Strict):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that plans may use: practically unlimited with GPUs, else 0."""
+        """Number of GPUs that plans may use: no limit in practice if the machine has GPUs, else
+        0."""
         return 2**21 if self.machine.get("gpus") else 0
 
     @property
@@ -264,7 +270,8 @@ class Calibration(Strict):
         return found.model_copy(update={"pipelines": Simulated.of(ratios)})
 
     def unseen(self, plan: Plan) -> list[str]:
-        """Parts of a plan (network, loader, strategy) without which it cannot be predicted."""
+        """Parts of a plan (network, loader, strategy) that no run of the calibration had. If there
+        are any, the plan cannot be predicted."""
         known = {term.partition("/")[2] for term in self.seconds.costs}
         wanted = [work_name(plan), loader_kind(plan)]
         strategy = plan["spec"]["strategy"]
@@ -519,7 +526,8 @@ def memory_of(run: RunFigures) -> float:
 
 
 def resident_before(run: RunFigures) -> float:
-    """Bytes of the worker's process before the run; 0 if unknown, or for device memory."""
+    """Bytes that the worker's process held before the run; 0 if device memory was measured instead,
+    or if the process's memory is unknown."""
     if run.peak_device_bytes or run.peak_process_bytes is None or run.grown_process_bytes is None:
         return 0.0
     return float(run.peak_process_bytes - run.grown_process_bytes)
@@ -544,9 +552,11 @@ def fit(
     groups: Sequence[str],
     names: Sequence[str],
 ) -> Model:
-    """Fit costs by non-negative least squares of relative errors. `rows` has each run's quantities
-    by term. Cross-validation leaves out all runs of one group at a time, and predicts a run from
-    the other groups if all of its terms occur there."""
+    """Fit costs by non-negative least squares of relative errors.
+
+    `rows` has each run's quantities by term. Cross-validation leaves out all runs of one group at a
+    time, and predicts a run from the other groups if all of its terms occur there.
+    """
     import numpy as np
     from scipy.optimize import nnls
 
@@ -564,7 +574,8 @@ def fit(
     fitted = amounts @ costs
 
     def predicted(labels: Sequence[Any]) -> Any:
-        """Each run's prediction by a fit to other labels; NaN if these lack one of its terms."""
+        """Each run's prediction by a fit to the runs with other labels; NaN if one of the run's
+        terms occurs in none of those runs."""
         found = np.full(len(rows), math.nan)
         for label in set(labels):
             inside = np.array([each == label for each in labels])

@@ -163,7 +163,8 @@ def memory_terms(plan: Plan, work: Work, resident: float) -> dict[str, float]:
 
 
 def joules_terms(plan: Plan, seconds: float, workers_per_node: int) -> dict[str, float]:
-    """The quantities of the energy used in `seconds` seconds: the power of nodes and of workers."""
+    """The quantity of each term of the energy used in `seconds` seconds; the terms are the power of
+    each node and of each worker."""
     workers = int(plan["workers"])
     nodes = math.ceil(workers / workers_per_node)
     return {"node/all": nodes * seconds, f"worker/{plan['device']}": workers * seconds}
@@ -205,5 +206,6 @@ def expected_run_seconds(
 
 
 def best_checkpoint_interval(write_s: float, mtbf_s: float) -> float:
-    """Seconds between checkpoints with the least lost time (Young 1974, Commun. ACM 17:530)."""
+    """Seconds of work between two checkpoints that minimise the lost time (Young 1974, Commun. ACM
+    17:530, first order)."""
     return math.sqrt(2 * write_s * mtbf_s)

@@ -149,7 +149,8 @@ def _explained(
 
 
 def _other_programs(run: RunFigures, waits: float) -> float:
-    """Share of processor time that other programs took; `waits`: share that workers do not need."""
+    """Share of the workers' processor time that other programs used. `waits`: the share of the time
+    in which workers wait, and need no processor."""
     cores = _cores(run)
     wanted = run.workers * int(run.plan["spec"]["resources"]["cpus_per_worker"])
     if run.plan["device"] != "cpu" or cores is None or run.other_cores is None:
@@ -188,8 +189,9 @@ def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict
 def _by_peers(
     row: Row, steps: Mapping[float, float], known: Mapping[Term, float]
 ) -> dict[Term, float]:
-    """Shares from rows that differ from `row` in one key: the overhead of a step from another batch
-    size, the exposed communication (1 - efficiency) from the baseline, which has fewer workers."""
+    """Shares that are computed from rows that differ from `row` in one key. A row with another
+    batch size gives the overhead of a step. The baseline, which has fewer workers, gives the
+    exposed communication: 1 - efficiency."""
     found: dict[Term, float] = {}
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)
@@ -215,7 +217,8 @@ def _steps_by_batch(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
 
 
 def _without_batch(row: Row) -> str:
-    """A key of rows that differ only in batch, learning-rate schedule, optimiser and seed."""
+    """A key that is equal for rows that differ only in their batch, and in keys that may depend on
+    it (learning-rate schedule, optimiser, seed)."""
     spec = row.runs[0].plan["spec"]
     left_out = ("global_batch", "batch_per_worker")
     training = {key: each for key, each in spec["training"].items() if key not in left_out}

@@ -30,8 +30,11 @@ def predict(
     plans: Sequence[Plan], calibration: Calibration, name: str, simulated: StepSeconds | None = None
 ) -> list[RunPredicted]:
     """One prediction for each plan, in their order. `name` is the name of the calibration's file;
-    `simulated` returns the simulated seconds of a pipeline's step. If no run of the calibration had
-    the plan's strategy, loader or model, the prediction has a message instead of figures."""
+    `simulated` returns the simulated seconds of a pipeline's step.
+
+    If no run of the calibration had the plan's strategy, loader or model, the prediction has a
+    message instead of figures.
+    """
     found = [_run(plan, calibration, name, simulated) for plan in plans]
     series: dict[str, list[int]] = {}
     for place, plan in enumerate(plans):
@@ -101,7 +104,8 @@ def _run(
 
 
 def interval(model: Model, terms: dict[str, float], width: float = 0.0) -> Interval:
-    """Prediction interval of a sum of terms; `width`: of their quantities, on the log scale."""
+    """Prediction interval of a sum of terms. `width`: half-width of the uncertainty of the terms'
+    quantities, on the log scale."""
     value = model.value(terms)
     reach = math.exp(math.hypot(model.relative_half_width(terms), width))
     return Interval(value, value / reach, value * reach)

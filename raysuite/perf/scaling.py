@@ -89,15 +89,17 @@ TERMS: dict[str, Term] = {
         "waiting for the slowest worker", lambda w, n: math.sqrt(2 * math.log(w)), Prior(0.02, 1.0)
     ),
 }
-"""`bandwidth` counts the share of a worker's bytes in a ring that go between nodes, `slowest` the
-expected largest of W normal delays, to first order. Medians are assumed orders of magnitude of
-data-parallel training; a deviation of 1 to 1.5 is a factor of 2.7 to 4.5."""
+"""The quantity of `bandwidth` is the share of the bytes that a worker in a ring sends between
+nodes. The quantity of `slowest` is the expected largest of W normal delays, to first order. Medians
+are assumed orders of magnitude of data-parallel training; a deviation of 1 to 1.5 is a factor of
+2.7 to 4.5."""
 DRIFT = Prior(0.03, 0.7)
 """Standard deviation of the logarithm of a step's time for one doubling of the workers."""
 NOISE = Prior(0.02, 0.7)
 """Standard deviation of the logarithm of a measured time."""
 TOLD = 0.8
-"""A coefficient is not determined if its log's deviation is above this share of the prior's."""
+"""The measurements do not determine a coefficient if the posterior deviation of its logarithm is
+above this share of the prior deviation."""
 
 
 class Point(NamedTuple):
@@ -175,7 +177,8 @@ class Scaling:
 
 def fit(points: Iterable[Point], wanted: Iterable[Point] = (), seed: int = 0) -> Scaling:
     """Draw the posterior of a series. Terms that only the predictions `wanted` need, such as those
-    of an unmeasured network, keep their prior. Raises ValueError if the series is not `enough`."""
+    of the network if one node was measured, keep their prior. Raises ValueError if `enough` is
+    False for the series."""
     import numpy as np
 
     known = sorted(points)
@@ -267,10 +270,12 @@ def enough(points: Sequence[Point]) -> bool:
 def forecast(
     name: str, points: Sequence[Point], workers: Sequence[int], per_node: int | None = None
 ) -> Forecast:
-    """Predict a series on other numbers of workers. `per_node` is the number of workers per node;
-    by default, the same number as in the measurement with the most workers. The number of images
-    per worker is also taken from this measurement. If all measurements have the same global batch,
-    the predictions are for that batch instead."""
+    """Predict a series on other numbers of workers.
+
+    `per_node` is the number of workers per node; by default, the same number as in the measurement
+    with the most workers. The number of images per worker is also taken from this measurement. If
+    all measurements have the same global batch, the predictions are for that batch instead.
+    """
     known = sorted(points)
     first, last = _mean(known, known[0]), known[-1]
     beside = per_node or last.workers / last.nodes
@@ -292,8 +297,9 @@ def forecast(
 
 
 def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, list[Point]]:
-    """The series of a CSV file with columns `workers`, `throughput`, optionally `nodes`, `batch`
-    (global), and others that distinguish series. Raises UserError that names every wrong line."""
+    """The series of a CSV file with the columns `workers`, `throughput`, and optionally `nodes` and
+    `batch` (global); values of all other columns distinguish series. Raises UserError that names
+    every wrong line."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
     columns = set(rows[0]) if rows else set()
@@ -341,8 +347,10 @@ def series_of(
     runs: Iterable[RunFigures], workers_per_node: int | None = None
 ) -> dict[str, list[Point]]:
     """The series of measured runs: variants that differ only in their number of workers and batch.
+
     Runs of several results may have equal names but different costs, for example in another
-    precision. The difference then becomes part of the names."""
+    precision. The difference then becomes part of the names.
+    """
     found: dict[str, dict[tuple[str, ...], list[Point]]] = {}
     for run in runs:
         if run.status == "finished" and run.throughput is not None:
@@ -383,7 +391,8 @@ def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Ar
 
 
 def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
-    """The terms that these points can separate from `computation`: not 0, and not proportional."""
+    """The terms whose coefficients these points can separate. All other terms are 0 or proportional
+    to the term `computation` in all points."""
     amounts = _amounts(points, tuple(TERMS), images)
     shares = amounts / amounts[:, :1]
     return tuple(
@@ -395,12 +404,14 @@ def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
 
 def _shared(first: int, left: int, right: int) -> float:
     """Number of doublings, counted from `first` workers (the fewest), that the random walks to
-    `left` and to `right` workers have in common; 0 if `left` or `right` is below `first`."""
+    `left` and to `right` workers have in common; 0 if `left` or `right` is below `first`.
+    """
     return max(0.0, math.log2(min(left, right) / first))
 
 
 def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:
-    """[draw, point, point] covariance of log times, from variances of a doubling and of noise."""
+    """[draw, point, point] covariance of the logarithms of measured times, from the variances of a
+    doubling and of a measurement."""
     import numpy as np
 
     first = points[0].workers
@@ -409,7 +420,8 @@ def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:
 
 
 def _drawn(density: Callable[[Array], Array], start: Array, random: np.random.Generator) -> Array:
-    """Draw by stretch moves: walkers of one half move along lines to walkers of the other half."""
+    """Draw from a distribution by stretch moves: each walker of one half moves along the line to a
+    walker of the other half."""
     import numpy as np
 
     walkers, dimensions = start.shape

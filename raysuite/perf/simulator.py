@@ -43,7 +43,8 @@ class Link(Strict):
 
 
 class Network(Strict):
-    """The costs of the network between workers, from a YAML file or measured by a calibration."""
+    """The costs of the network between workers, from a YAML file (examples: `shipped_networks`), or
+    measured by a calibration."""
 
     name: str
     source: str
@@ -213,7 +214,8 @@ class Layer:
     gradient_bytes: float = 0.0
     output_bytes: float = 0.0
     unit: int = OUTSIDE
-    """Unit with which weights are gathered; those OUTSIDE are gathered once for both passes."""
+    """Number of the unit with which the layer's weights are gathered. Layers outside of all units
+    are gathered once for both passes."""
     frozen_bytes: float = 0.0
     """Bytes of weights without gradients."""
 
@@ -400,8 +402,11 @@ def pipeline(
 ) -> list[Task]:
     """Tasks of a pipeline's steps. Each worker executes its operations in order, and an operation
     begins after the transfer of its input. Before an update, there is an all-reduce between all
-    workers of the stage in all copies. A transfer occupies its link (one link for each direction),
-    but not the two workers. Without a network, transfers and all-reduces take no time."""
+    workers of the stage in all copies.
+
+    A transfer occupies its link (one link for each direction), but not the two workers. Without a
+    network, transfers and all-reduces take no time.
+    """
     tasks: list[Task] = []
     done: dict[tuple[str, int, int], int] = {}
     """(kind, stage, micro-batch) -> the task after which the result is at its destination."""

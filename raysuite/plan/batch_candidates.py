@@ -19,7 +19,8 @@ from raysuite.spec.batches import AutoBatch
 ROUNDS = 3
 """How many times each size is timed in a search for the fastest size."""
 _HOPELESS = 0.5
-"""Sizes with a lower share of the highest throughput in the first round are timed only once."""
+"""A size whose throughput in the first round is below this share of the highest throughput is not
+timed again."""
 
 
 class NothingFitsError(RunError):
@@ -35,9 +36,11 @@ class Sizes:
 
 
 def sizes_of(plan: RunPlan) -> Sizes:
-    """The candidates for a plan whose batch size is undecided. If the global batch is given, the
-    candidates are the divisors of a replica's share of it. Otherwise they are the powers of two
-    with which a step takes at most the whole training set."""
+    """The candidates for a plan whose batch size is undecided.
+
+    If the global batch is given, the candidates are the divisors of a replica's share of it.
+    Otherwise they are the powers of two with which a step takes at most the whole training set.
+    """
     auto, strategy = _auto(plan), plan.spec.strategy
     most = auto.at_most or math.inf
     if plan.batch_is_given:
@@ -145,9 +148,12 @@ class Search:
         return max((n for n in between if n <= most), default=between[0])
 
     def _next_timing(self) -> tuple[Stage, int] | None:
-        """The next size to time, round by round. The first round begins with the largest size and
-        goes down, because a size that fits on single ranks may not fit in full steps. Later rounds
-        alternately go up and down, so that a drift of the machine affects all sizes equally."""
+        """The next size to time, round by round.
+
+        The first round begins with the largest size and goes down, because a size that fits on
+        single ranks may not fit in full steps. Later rounds alternately go up and down, so that a
+        drift of the machine affects all sizes equally.
+        """
         for number in range(ROUNDS):
             left = [n for n in self._rivals(number) if len(self.timings(n)) <= number]
             if left:
@@ -171,7 +177,10 @@ class Search:
 def outcome(
     plan: RunPlan, tried: Sequence[BatchTried], seconds: float
 ) -> tuple[RunPlan, BatchFound]:
-    """The decided plan, and the Record of a search of `seconds`. Raises NothingFitsError."""
+    """The decided plan, and the Record of the search, which took `seconds` seconds.
+
+    Raises NothingFitsError.
+    """
     auto, found = _auto(plan), sizes_of(plan)
     search = search_of(plan, tried)
     size = search.chosen
@@ -217,8 +226,10 @@ def opened(plan: RunPlan, at_most: int | None = None) -> RunPlan:
 
 def same_search(plan: RunPlan) -> str:
     """A key that is equal for plans that can share one search. They may differ in their repeat,
-    loader, learning rate, epochs and other settings that are not in the key. A search trains on
-    random images, so only the number and shape of a data set's images matter."""
+    loader, learning rate, epochs and other settings that are not in the key.
+
+    A search trains on random images, so only the number and shape of a data set's images matter.
+    """
     spec = plan.spec
     training = spec.training.model_dump(mode="json")
     parts: dict[str, Any] = {

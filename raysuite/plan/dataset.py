@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 class Datasets:
     """Data sets on disk. Each set is listed only once, because listing a large set takes seconds.
+
     `elsewhere`: whether the runs are for another machine. A named data set without a folder on this
-    machine is then assumed to have its official counts."""
+    machine is then assumed to have its official counts.
+    """
 
     def __init__(self, elsewhere: bool = False) -> None:
         self._elsewhere = elsewhere
@@ -148,7 +150,8 @@ _OTHERS = DatasetFacts(0, 0, 0, channels=3, image_size=0)
 
 
 def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
-    """Mistakes: the data set is missing or unreadable, or batch or class weights do not fit it."""
+    """Mistakes in the spec: its data set is missing or cannot be counted, or its batch or class
+    weights do not fit the data set."""
     data = spec.data
     found = "" if data.name == "digits" else seen.look(data, _as_tensors(spec))
     if not isinstance(found, str) or not found:

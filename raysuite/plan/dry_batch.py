@@ -20,7 +20,8 @@ def unknown_model(spec: ExperimentSpec) -> list[Mistake]:
 
 @cache
 def import_error(check: Callable[[str], object], name: str) -> str:
-    """The text of the UserError that `check(name)` raises when it imports `name`, or ""."""
+    """The text of the UserError that `check(name)` raises, or "". `check` imports `name`; this
+    happens once per process."""
     try:
         check(name)
     except UserError as error:
@@ -29,10 +30,12 @@ def import_error(check: Callable[[str], object], name: str) -> str:
 
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """The plans that need a dry batch; other plans are combinations that raysuite's tests train. A
-    plan needs one if it has: a task other than classification; the user's own network, data set or
-    transform; model options, weights or parameter names from the user; a strategy that passes a
-    dtype other than fp32 to layers; or an optimiser that averages the weights."""
+    """The plans that need a dry batch; other plans are combinations that raysuite's tests train.
+
+    A plan needs one if it has: a task other than classification; the user's own network, data set
+    or transform; model options, weights or parameter names from the user; a strategy that passes a
+    dtype other than fp32 to layers; or an optimiser that averages the weights.
+    """
     return [
         plan
         for plan in plans

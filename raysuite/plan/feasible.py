@@ -21,7 +21,9 @@ _Wrong = Callable[[str, str], None]
 
 
 def accumulation(spec: ExperimentSpec) -> int:
-    """Micro-batches per step, from `training` or the strategy; 1 if trials will find the number."""
+    """Micro-batches per optimiser step, set by `training.accumulate` or by the strategy's own
+    option; 1 if trials will find the number.
+    """
     if spec.strategy.own_accumulation is not None:
         return spec.strategy.own_accumulation
     given = spec.training.accumulate

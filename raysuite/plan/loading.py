@@ -56,7 +56,8 @@ def checked_data(block: dict[str, Any]) -> DataOptions:
 
 
 def facts_of(data: DataOptions) -> DatasetFacts:
-    """The facts about the data set on disk. Raises SpecError if it cannot be read."""
+    """The facts about the data set on disk: counts, classes and the shape of a sample. Raises
+    SpecError if the data set cannot be read."""
     spec = _spec(data.model_dump())
     seen = Datasets()
     mistakes = dataset_mistakes(spec, seen)
@@ -96,9 +97,12 @@ def default_blocks(gpus: int) -> list[dict[str, Any]]:
 def candidates(
     blocks: Iterable[dict[str, Any]], threads: Sequence[int], processes: Sequence[int]
 ) -> list[Candidate]:
-    """Combine each block with each number of threads or processes (once, if the block sets it), and
-    add the limits "decoding alone" and "reading alone" for each number. Raises UserError for
-    options that a loader does not have."""
+    """Combine each block with each number of threads or processes. For each of these numbers, also
+    add the candidates "decoding alone" and "reading alone", which are upper limits.
+
+    A block that sets its number of threads or processes is used only once. Raises UserError for
+    options that a loader does not have.
+    """
     found: dict[str, Candidate] = {}
     for block in blocks:
         for options in _widened(block, threads, processes):

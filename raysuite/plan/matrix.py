@@ -19,8 +19,10 @@ Variant = tuple[dict[str, Any], ExperimentSpec]
 
 
 def expand(document: Document) -> list[Variant]:
-    """Every combination of the document's matrix; the last key varies fastest. Raises SpecError
-    with the mistakes of all combinations, each mistake once."""
+    """Every combination of the document's matrix; the last key varies fastest.
+
+    Raises SpecError with the mistakes of all combinations, each mistake once.
+    """
     data = dict(document.data)
     matrix = data.pop("matrix", None)
     data.pop("search", None)
@@ -86,7 +88,8 @@ def _at(written: str, pick: int, key: str) -> KeyPath:
 def _variant(
     document: Document, data: Mapping[str, Any], picks: Sequence[tuple[str, Any, int]]
 ) -> Variant:
-    """One combination; `picks`: (key as in the matrix, value, place of the value in its list)."""
+    """One combination of the matrix. `picks`: (key as written in the matrix, value, position of the
+    value in its list)."""
     label: dict[str, Any] = {}
     places: dict[str, KeyPath] = {}
     for written, value, pick in picks:
@@ -104,8 +107,10 @@ None if the matrix does not set the key."""
 def spec_with(
     document: Document, data: Mapping[str, Any], values: Mapping[str, Any], where: Where
 ) -> ExperimentSpec:
-    """The spec of one run: `data` with `values` set at their dotted keys. Raises SpecError if a
-    value is invalid for its key."""
+    """The spec of one run: `data` with `values` set at their dotted keys.
+
+    Raises SpecError if a value is invalid for its key.
+    """
     below = tuple(f"{key}." for key in values)
     later = {key: value for key, value in document.settings.items() if key.startswith(below)}
     content = dict(data)  # shallow: `set_dotted` replaces the blocks that it changes

@@ -21,7 +21,8 @@ from raysuite.spec.search import PbtScheduler, SearchOptions
 from raysuite.spec.search_check import KEPT
 
 _TRIES = 20
-"""Largest number of draws of new values; if none is valid, the source's values are taken."""
+"""Largest number of draws of new values. If none of them is valid, the trial takes the values
+of the trial whose weights it takes."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,10 @@ def judge(
     can_be: Callable[[Values], bool] = lambda values: True,
 ) -> list[Turn]:
     """Decide how each trial of a population continues after `epochs` epochs, from best to worst.
+
     The result depends only on the search's seed and on the standings, not on their order. `can_be`
-    returns whether values are valid together."""
+    returns whether values are valid together.
+    """
     scheduler = search.scheduler
     assert isinstance(scheduler, PbtScheduler), "population-based training"
     ranked = sorted(standings, key=lambda each: (-each.value, each.number))

@@ -111,7 +111,8 @@ def local_gpus() -> int:
 
 
 def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
-    """The mistake with file and line of its key, or of the key's value in the matrix."""
+    """The mistake with the file and line of its key. If `label` has the key, file and line are
+    those of its value in the matrix."""
     return located(document, mistake, lambda key: swept_at(document, label, key))
 
 
@@ -123,8 +124,10 @@ def resolve(
     index: int,
     gpus: int,
 ) -> RunPlan:
-    """Compute the numbers of one run; `spec` has the run's own seed and no matrix. If trials will
-    find the batch size, the numbers are those of the smallest candidate."""
+    """Compute the numbers of one run; `spec` has the run's own seed and no matrix.
+
+    If trials will find the batch size, the numbers are those of the smallest candidate.
+    """
     spec, label = _with_loader(spec, label, facts)
     training, workers = spec.training, spec.resources.workers
     accumulate, global_batch = accumulation(spec), global_batch_of(spec)
@@ -155,7 +158,8 @@ def resolve(
 
 
 def task_facts(spec: ExperimentSpec) -> TaskFacts:
-    """The declarations of the spec's task. Raises UserError if it is missing or incomplete."""
+    """The declarations of the spec's task. Raises UserError if the task cannot be imported, or if
+    its declarations are incomplete."""
     if spec.script is not None:
         return SCRIPT
     if spec.task.classifies:
@@ -203,9 +207,12 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
 
 
 def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan]]:
-    """Groups of consecutive runs that share as many workers as the largest of them needs; the ranks
-    that a smaller run does not use wait. On several nodes only runs of equal size share workers,
-    because the first ranks of a large world are placed differently from those of a small world."""
+    """Groups of consecutive runs that share as many workers as the largest of them needs.
+
+    A smaller run uses the first ranks, and the other ranks wait. On several nodes only runs of
+    equal size share workers: the first ranks of a large world are placed differently from the ranks
+    of a small world.
+    """
     result: list[list[RunPlan]] = []
     last: Any = None
     settings = given = shared = None
@@ -242,10 +249,12 @@ def _stands_apart(plan: RunPlan) -> bool:
 
 
 def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
-    """`plan` with fewer workers: as many, up to `most`, as its options allow; None without any. The
-    global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
+    """`plan` with fewer workers: as many, up to `most`, as its options allow; None without any.
+
+    The global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
     micro-batch accumulates gradients. `index` is the new run's position in the order of execution,
-    and `gpus` the number of GPUs of the cluster."""
+    and `gpus` the number of GPUs of the cluster.
+    """
     resources = plan.spec.resources
     for workers in range(min(most, plan.workers - 1), resources.min_workers - 1, -1):
         spec = _with(plan, workers)
@@ -259,7 +268,8 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
 
 
 def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
-    """The spec with this number of workers; None if they cannot share the global batch equally."""
+    """The spec with this number of workers; None if no number of micro-batches divides the global
+    batch equally among them."""
     spec, batch = plan.spec, plan.global_batch
     fewest = math.ceil(batch / (workers * plan.micro_batch))
     rounds = (n for n in range(fewest, batch // workers + 1) if batch % (workers * n) == 0)

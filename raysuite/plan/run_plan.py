@@ -49,7 +49,8 @@ class RunPlan(Strict):
 
     @property
     def undecided(self) -> bool:
-        """Whether trials will find the batch size; until then, it is the smallest candidate."""
+        """Whether trials will find the batch size; the plan has the smallest candidate until
+        then."""
         return self.spec.auto is not None
 
     @property

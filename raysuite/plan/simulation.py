@@ -83,9 +83,11 @@ def step_of(
     storage: float | None = None,
 ) -> Step:
     """Simulate one step of a plan, with the costs of `calibration`, or with `rate` as the
-    throughput of a single worker, per second. `storage`: images, samples or tokens per second that
-    storage delivers to all workers together. A data-parallel step lasts at least as long as storage
-    needs to deliver the next batch."""
+    throughput of a single worker, per second.
+
+    `storage`: images, samples or tokens per second that storage delivers to all workers together.
+    A data-parallel step lasts at least as long as storage needs to deliver the next batch.
+    """
     data, pace = plan.model_dump(mode="json"), partial(_pace, plan.workers, 0.0)
     update = load = 0.0
     if calibration is not None:
@@ -289,8 +291,11 @@ def _counted(plan: RunPlan) -> _Counted:
 def beside_training(
     plan: RunPlan, step: Step, calibration: Calibration | None
 ) -> tuple[float, float]:
-    """(seconds of a run's validations, one after each epoch; seconds of its start, 0 without a
-    calibration). A validation pass takes as long as a forward pass in training."""
+    """(seconds of a run's validations, seconds of its start).
+
+    There is one validation after each epoch. A validation pass takes as long as a forward pass in
+    training. The start is 0 without a calibration.
+    """
     computing = step.shares.get("computation", 0.0) * step.seconds / plan.global_batch
     each = FORWARD_SHARE * computing * plan.dataset.val_samples
     start = 0.0 if calibration is None else calibration.start.value
@@ -323,8 +328,9 @@ def with_failures(
 
 
 def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
-    """(share of an epoch's time that a pipeline loses to its bubble, share lost to unequal stages),
-    if stages take time in proportion to their FLOPs, and transfers take none."""
+    """(share of an epoch's time that a pipeline loses to its bubble, share that it loses because
+    stages take unequal times). Assumptions: a stage's time is proportional to its FLOPs, and
+    transfers take no time."""
     run = RunPlan.model_validate(plan)
     assert run.schedule is not None
     stages = _layers(run, 1.0, None)

@@ -14,11 +14,13 @@ Values = dict[str, Any]
 """Dotted key -> value, in the order of the space; keys whose condition does not hold are absent."""
 
 _DIGITS = 6
-"""Drawn numbers have at most this many significant digits, so their text is short and exact."""
+"""Drawn numbers are rounded to this many significant digits, so that their text is short and
+exact."""
 
 
 MOST_LEFT_OUT = 100
-"""A sweep that replaces infeasible draws ends after this many draws without a valid spec."""
+"""If infeasible draws are replaced, a sweep ends after this many consecutive draws without a valid
+spec."""
 
 
 def draws_replacements(search: SearchOptions) -> bool:
@@ -27,9 +29,11 @@ def draws_replacements(search: SearchOptions) -> bool:
 
 
 def drawn(search: SearchOptions, left_out: int = 0) -> Iterator[Values]:
-    """The values of every trial of the searchers `random` and `grid`. A trial's values depend on
-    the seed and the trial's number, not on the results of other trials. `left_out`: the number of
-    infeasible draws; as many draws are added."""
+    """The values of every trial of the searchers `random` and `grid`.
+
+    A trial's values depend on the seed and the trial's number, not on the results of other trials.
+    `left_out`: the number of infeasible draws; as many draws are added.
+    """
     if search.searcher.name == "grid":
         yield from _crossed(search.space, {}, LISTED)
         return
@@ -82,7 +86,8 @@ def draw(dimension: Dimension, chance: random.Random) -> Any:
 def perturbed(
     dimension: Dimension, value: Any, factors: Sequence[float], chance: random.Random
 ) -> Any:
-    """`value` times one of `factors`, within the range; in a list, a neighbour of `value`."""
+    """A value near `value`. In a range: `value` times one of `factors`, limited to the range; in a
+    list: a neighbour of `value`."""
     arguments = dimension.arguments
     if dimension.kind in LISTED:
         if value not in arguments:
@@ -99,13 +104,17 @@ def perturbed(
 
 
 def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
-    """The step nearest to `wanted` on its side of `value`; `value` if there are none."""
+    """The step nearest to `wanted`, among those steps that lie on the same side of `value` as
+    `wanted`; `value` if there are none."""
     beyond = [each for each in steps if (each - value) * (wanted - value) > 0]
     return min(beyond, key=lambda each: abs(each - wanted), default=value)
 
 
 def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:
-    """The values whose conditions hold, in the order of the space; none holds on a missing key."""
+    """The values whose conditions hold, in the order of the space.
+
+    A condition on a key that has no value does not hold.
+    """
     kept: Values = {}
     pending = [key for key in space if key in values]
     while pending:

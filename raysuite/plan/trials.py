@@ -37,8 +37,13 @@ def trial_plan(
     gpus: int | None = None,
     seen: Datasets | None = None,
 ) -> RunPlan:
-    """The plan of trial `number` (from 0), on `gpus` GPUs (default: this machine's). `seen`: data
-    sets listed before. Raises SpecError with everything that makes the trial infeasible."""
+    """The plan of trial `number`, counted from 0.
+
+    `gpus` is the number of GPUs of the cluster; None: of this machine. `seen`: data sets listed
+    before.
+
+    Raises SpecError with everything that makes the trial infeasible.
+    """
     gpus = local_gpus() if gpus is None else gpus
     spec = trial_spec(document, values)
     seen = seen or Datasets()
@@ -75,9 +80,11 @@ def plans_of_space(
 
 def check_space(document: Document, search: SearchOptions) -> None:
     """Raise SpecError with every mistake that can be found before the first trial: values that are
-    invalid for their keys, and a data set that cannot be read. Each end of a range and each listed
-    value is tried, while the other keys have a fixed value. Mistakes that arise only from several
-    values together are reported with the trial that has them."""
+    invalid for their keys, and a data set that cannot be read.
+
+    Each end of a range and each listed value is tried, while the other keys have a fixed value.
+    Mistakes that arise only from several values together are reported with the trial that has them.
+    """
     space, seen = search.space, Datasets()
     found = {(each.key, each.message): each for each in _idle_brackets(document, search)}
     for values, tried in _probes(space):
@@ -223,7 +230,9 @@ TRIALS = "search.trials"
 
 def set_more_trials(document: Document, wanted: Document) -> None:
     """Set the number of trials in the document of an earlier sweep to the number in `wanted`.
-    Raises UserError if the sweep cannot have more trials, or if `wanted` has no larger number."""
+
+    Raises UserError if the sweep cannot have more trials, or if `wanted` has no larger number.
+    """
     search, trials = read_search(document), read_search(wanted).trials
     if search.trials is None or search.scheduler.name == "pbt":
         raise UserError(

@@ -17,8 +17,10 @@ _CHECK = re.compile(rb',"crc32":"(.{8})"}$', re.DOTALL)
 
 
 def checked_line(model: BaseModel) -> bytes:
-    """Return a model as a line of JSON that ends with a checksum; see `content_of`. Bytes that are
-    not UTF-8, as in file names, are escaped: `caf\\xe9`."""
+    """Return a model as a line of JSON that ends with a checksum; see `content_of`.
+
+    Bytes that are not UTF-8, as in file names, are escaped: `caf\\xe9`.
+    """
     try:
         text = model.model_dump_json()
     except ValueError:  # text that is not UTF-8
@@ -40,7 +42,10 @@ def _printable(value: Any) -> Any:
 
 def content_of(line: bytes) -> bytes:
     """Return the JSON of a `checked_line` without its checksum. A line of an earlier version, which
-    has no checksum, is returned unchanged. Raises ValueError if the checksum does not match."""
+    has no checksum, is returned unchanged.
+
+    Raises ValueError if the checksum does not match.
+    """
     found = _CHECK.search(line, len(line) - 20)
     if found is None:
         return line

@@ -54,8 +54,11 @@ class BatchTried(Strict):
 
 
 class TriedFile:
-    """A file with the trials so far, one per line, so that a search can be resumed. A size that has
-    a `begin` line but no result killed the workers, so it does not fit."""
+    """A file with the trials so far, one per line, so that a search can be resumed.
+
+    If a size has a `begin` line but no result, the trial of this size killed the workers, so the
+    size does not fit.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -121,7 +124,8 @@ class BatchFound(RecordBase):
     tried: list[BatchTried]
     """The trials in order."""
     seconds: float
-    """Seconds of the search, with the start of its workers; a cost of a sweep's trial."""
+    """Seconds that the search and the start of its workers took; they are part of the cost of a
+    sweep's trial."""
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:

@@ -22,7 +22,8 @@ class ClassFigures(Frozen):
     correct: tuple[int, ...]
     """Number of samples of each class that were predicted correctly."""
     confusion: tuple[tuple[int, ...], ...] | None = None
-    """[true class][predicted class] samples; None if there are more than 100 classes."""
+    """[classes][classes] samples by true class (row) and predicted class (column); None if there
+    are more than 100 classes."""
 
     @property
     def recall(self) -> list[float | None]:

@@ -53,9 +53,11 @@ _OF_AN_ATTEMPT = (
 
 
 def current(records: Iterable[Record]) -> list[Record]:
-    """The Records of a run, in order, without those that a resumed attempt replaced. A RunStarted
-    at epoch k replaces the epochs from k on, and the previous attempt's end, profile and skipped
-    samples. If an epoch was recorded twice, the later Record counts."""
+    """The Records of a run, in order, without those that a resumed attempt replaced.
+
+    A RunStarted at epoch k replaces the epochs from k on, and the previous attempt's end, profile
+    and skipped samples. If an epoch was recorded twice, the later Record counts.
+    """
     counted: list[Record] = []
     for record in records:
         if isinstance(record, RunStarted):
@@ -79,19 +81,23 @@ def current(records: Iterable[Record]) -> list[Record]:
 
 @dataclass(frozen=True)
 class Shares:
-    """Time shares of a run's profiled steps: in [0, 1], for each worker, by rank. computation +
-    communication_exposed + data_exposed + other = 1, on each worker."""
+    """Time shares of a run's profiled steps: in [0, 1], for each worker, by rank.
+
+    computation + communication_exposed + data_exposed + other = 1, on each worker.
+    """
 
     computation: list[float]
     communication: list[float]
     """Share of the time in which a collective is in progress; the worker may compute meanwhile."""
     communication_exposed: list[float]
     data: list[float]
-    """Share of the time in which the loop waits for its loader; the device may compute then."""
+    """Share of the time in which the loop waits for its loader; the device may compute
+    meanwhile."""
     data_exposed: list[float]
     other: list[float]
     slowest: int
-    """The rank with the least exposed communication, for which other ranks wait."""
+    """The rank with the least exposed communication. The exposed communication of other ranks
+    includes waiting for this rank."""
 
 
 def run_shares(record: TimeShares | None) -> Shares | None:
@@ -137,8 +143,10 @@ _MAY_TELL_SPEED: tuple[Gate, ...] = ("passed", "not needed", "not asked", "not d
 @dataclass(frozen=True)
 class RunFigures:
     """The figures of one run. A figure is None if it was not measured, or may not be reported.
+
     `raysuite.records.metrics` defines each figure and its unit. Times and throughputs are None if
-    `gate` is "failed" or "not checked"."""
+    `gate` is "failed" or "not checked".
+    """
 
     plan: Plan
     status: Status
@@ -414,7 +422,8 @@ def _growth(end: RunFinished) -> int:
 
 
 def _of(finished: RunFinished | None, figure: Callable[[RunFinished], Value]) -> Value | None:
-    """A figure of the run's end; None without an end, or if its lists are empty or unequal."""
+    """A figure from the Record of the run's end; None if there is no such Record, or if its lists
+    are empty or of unequal length."""
     if finished is None:
         return None
     try:

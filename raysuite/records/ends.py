@@ -65,7 +65,8 @@ class RunFinished(RecordBase):
     peak_process_bytes: list[int]
     """Per worker: largest resident memory of the process during this run."""
     start_process_bytes: list[int]
-    """Per worker: resident memory when this run began, with libraries of earlier runs."""
+    """Per worker: resident memory when this run began, including libraries that earlier runs
+    loaded."""
     peak_device_bytes: list[int]
     """Per worker: largest memory that torch held on the device; 0 on a CPU."""
     time_to_accuracy: float | None
@@ -98,8 +99,10 @@ class RunFailed(RecordBase):
 
 
 class RunStopped(RecordBase):
-    """An attempt ended on request, with a checkpoint; the run can be resumed. The run itself has
-    not ended: `Results.end_of` is None."""
+    """An attempt ended on request, with a checkpoint; the run can be resumed.
+
+    The run itself has not ended: `Results.end_of` is None.
+    """
 
     kind: Literal["run_stopped"] = "run_stopped"
     reason: StopReason
@@ -116,7 +119,8 @@ class RunStopped(RecordBase):
 
 
 class RunPruned(RecordBase):
-    """A sweep's scheduler ended the run early, as other trials are better. Its results count."""
+    """A sweep's scheduler ended the run early, because other trials are better. The run's results
+    count."""
 
     kind: Literal["run_pruned"] = "run_pruned"
     by: str
@@ -141,7 +145,8 @@ RunEnd = RunFinished | RunFailed | RunPruned
 
 
 def is_left(end: RunEnd | None, retry_failed: bool = False) -> bool:
-    """Whether `--resume` trains the run: it has no end or is damaged, or failed and is retried."""
+    """Whether a command with `--resume` trains the run: the run has not ended, its journal is
+    damaged, or it failed and `retry_failed` is set."""
     if isinstance(end, RunFailed):
         return retry_failed or end.reason == "damaged"
     return end is None

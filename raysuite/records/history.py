@@ -41,12 +41,14 @@ class History:
     hardware: str
     points: tuple[Point, ...]
     by_runs: bool
-    """Whether changes were looked for between single runs, because there are too few folders to
-    estimate the spread between them. Any drift between two folders then counts as a change."""
+    """Whether changes were looked for between single runs, not between folders, because there are
+    too few folders to estimate the spread between them. Any drift between two folders then counts
+    as a change."""
 
 
 PLACES = 0.8
-"""Share of the error probability for tests at one place; the rest is for tests of stretches."""
+"""Share of the error probability for tests that divide a series at one place; the rest is for tests
+of a stretch between two places."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:

@@ -57,9 +57,11 @@ class Journal:
 
 
 def read_journal(file: Path) -> list[Record]:
-    """The Records of a journal, without an incomplete last line, which a killed writer leaves. For
-    a journal that is damaged elsewhere, return only the result of its batch search, if any, and a
-    RunFailed that names the damage."""
+    """The Records of a journal, without an incomplete last line, which a killed writer leaves.
+
+    For a journal that is damaged elsewhere, return only the result of its batch search, if any, and
+    a RunFailed that names the damage.
+    """
     found = [_record(line) for line in read_lines(file)]
     known = [record for record in found if record is not None]
     if damage := _damage(found):
@@ -113,7 +115,8 @@ def _damage(found: Sequence[Record | None]) -> str:
 
 
 def recorded_epochs(records: Iterable[Record]) -> int:
-    """Number of epochs that a run has finished; a checkpoint with more is of another run."""
+    """The number of epochs that a run has finished. A checkpoint with more epochs does not belong
+    to these Records."""
     epochs = 0
     for record in records:
         match record:
@@ -152,8 +155,11 @@ def _checked(content: Any) -> Any:
 
 
 def _unchecked(content: Any) -> Any:
-    """Remove the checksums that `_checked` added; documents of earlier versions have none. Raises
-    ValueError for a wrong checksum, and AttributeError if `content` is no document."""
+    """Remove the checksums that `_checked` added. A document of earlier versions has no checksum.
+
+    Raises ValueError if the checksum does not match, and AttributeError if `content` is no
+    document.
+    """
     if isinstance(content, list):
         return [_unchecked(each) for each in content]
     key, value = content.popitem()
@@ -205,8 +211,11 @@ class Results:
     @classmethod
     def open(cls, folder: Path) -> Results:
         """Open the newest results folder in `folder`: `folder` itself, or a folder one or two
-        levels below. In earlier versions, `python -m raysuite.train` wrote into the experiment's
-        folder itself. Raises UserError if there is no results folder."""
+        levels below.
+
+        In earlier versions, `python -m raysuite.train` wrote into the experiment's folder itself.
+        Raises UserError if there is no results folder.
+        """
         found = [file for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}{PLAN}")]
         if not found:
             wrong = (
@@ -253,7 +262,8 @@ class Results:
 
     def search(self) -> dict[str, Any] | None:
         """The content of search.json: a sweep's section `search`, its `name`, initial `spec` and
-        `settings` (keys that are set in each block that a trial draws); None without a sweep."""
+        `settings` (keys that are set in each block that a trial draws); None without a sweep.
+        """
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded
 

@@ -11,8 +11,10 @@ from raysuite.records.ends import RunStopped
 
 class RunJudged(RecordBase):
     """At a PBT step, a sweep's scheduler compared the run with the other runs of its population.
+
     The run keeps its weights, or takes a copy of another run's weights and new hyperparameters. Its
-    epochs before the step were trained with its previous weights."""
+    epochs before the step were trained with its previous weights.
+    """
 
     kind: Literal["run_judged"] = "run_judged"
     by: str

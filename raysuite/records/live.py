@@ -47,8 +47,10 @@ class LivePosition(Frozen):
 
 
 class LiveProgress:
-    """Hold the training loop's position at each step, and write it in a separate thread. At each
-    step the loop only assigns a tuple; slow disks and file servers delay only the thread."""
+    """Hold the training loop's position at each step, and write it in a separate thread.
+
+    At each step the loop only assigns a tuple; slow disks and file servers delay only the thread.
+    """
 
     def __init__(self) -> None:
         self._epoch: tuple[int, Sequence[int]] = (0, [0])
@@ -58,16 +60,19 @@ class LiveProgress:
         self._thread: threading.Thread | None = None
 
     def begin(self, epoch: int, step: int, sizes: Sequence[int]) -> None:
-        """Begin an epoch with `step` steps taken already; `sizes`: images of each of its steps."""
+        """Note the beginning of an epoch. `step` is the number of steps already taken; `sizes` has
+        the images of each step of the epoch."""
         self._epoch = epoch, [0, *accumulate(sizes)]
         self.step(step, lambda: None)
 
     def step(self, done: int, loss: Callable[[], float | None]) -> None:
-        """Note that `done` steps are taken; `loss`, called later, must not wait for the device."""
+        """Note that `done` steps are taken. The thread calls `loss`, which must not wait for the
+        device."""
         self._at = *self._epoch, done, loss, time.perf_counter()
 
     def start(self, file: Path, period_s: float = PERIOD_S) -> None:
-        """Write to `file` until `close`, which removes it; after a disk error, write no more."""
+        """Write to `file` until `close`, which removes the file. After a disk error the run
+        continues without the file."""
         self._thread = threading.Thread(
             target=self._write, args=(file, period_s), name="progress", daemon=True
         )

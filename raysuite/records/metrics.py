@@ -53,7 +53,8 @@ class Metric:
     note: str
     """Its definition, in a sentence."""
     of: Callable[[RunFigures], float | None] | None = None
-    """Computes a run's value; default: the attribute `name` of the run or of its costs."""
+    """Computes a run's value; if None, the value is the attribute `name` of the run or of its
+    costs."""
     reduction: Reduction = "mean"
     needs_gate: bool = True
     """Whether the value is left out if the gate was not passed."""
@@ -118,7 +119,8 @@ def _share(name: str) -> Callable[[RunFigures], float | None]:
 
 
 def _percentile(percent: int) -> Callable[[RunFigures], float | None]:
-    """A function: run -> percentile of its timed steps; None if they are too few (p99: 100)."""
+    """A function that returns a percentile of all timed steps, in seconds; None if there are too
+    few steps: p99 needs 100."""
 
     def of(run: RunFigures) -> float | None:
         seconds = sorted(each for epoch in run.epochs for each in epoch.step_seconds)

@@ -21,7 +21,8 @@ Plan = dict[str, Any]
 
 
 def task_of(plan: Plan) -> TaskFacts:
-    """The declarations of a plan's task; plans of classification omit them."""
+    """The declarations of a plan's task. Plans of classification omit them, so the declarations of
+    classification are the default."""
     return TaskFacts.model_validate(plan["task"]) if "task" in plan else CLASSIFICATION
 
 
@@ -37,7 +38,8 @@ def variant_name(plan: Plan) -> str:
 
 
 def run_name(plan: Plan) -> str:
-    """The variant's name, its seed if the matrix has seeds, and the repeat from the second on."""
+    """The variant's name, its seed if the matrix has seeds, and the repeat if it is not the
+    first."""
     parts = [variant_name(plan)]
     if (seed := plan["label"].get("seed")) is not None:
         parts.append(f"seed={seed}")
@@ -102,7 +104,8 @@ def key_names(keys: Iterable[str]) -> dict[str, str]:
 
 
 def variant_key(plan: Plan) -> str:
-    """A key that a variant's repeats share: the device, and the spec without seed and track."""
+    """A key that is equal for the repeats of one variant: the device, and the resolved spec without
+    `seed` and `track`."""
     spec = {key: value for key, value in plan["spec"].items() if key not in ("seed", "track")}
     return json.dumps([spec, plan["device"]], sort_keys=True)
 
@@ -118,10 +121,12 @@ def current_spec(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def series_key(plan: Plan, found: str | None = None) -> str:
-    """A key that is equal for variants that differ only in their number of workers. The key has the
-    spec's device, which may be `auto`, not the device that was used. `found` is the spec's key
-    whose value a batch search found, such as `training.accumulate`: this key is left out, because
-    its value depends on the number of workers."""
+    """A key that is equal for variants that differ only in their number of workers.
+
+    The key has the spec's device, which may be `auto`, not the device that was used. `found` is the
+    spec's key whose value a batch search found, such as `training.accumulate`: this key is left
+    out, because its value depends on the number of workers.
+    """
     spec = copy.deepcopy({key: value for key, value in plan["spec"].items() if key != "seed"})
     spec["resources"].pop("workers")
     if found is None:
@@ -133,8 +138,12 @@ def series_key(plan: Plan, found: str | None = None) -> str:
 
 def work_key(plan: Plan) -> str:
     """A key that is equal for runs whose throughputs are comparable: the same model on the same
-    data. Path and format of a named data set are left out, so that formats can be compared; the
-    number of images is not, because data sets with different images may have the same name."""
+    data.
+
+    The path and the format of a named data set are left out, so that formats can be compared. The
+    number of images is part of the key, because data sets with different images may have the same
+    name.
+    """
     if script := script_name(plan):
         return json.dumps({"script": script})
     data = dict(plan["spec"]["data"])
@@ -162,8 +171,10 @@ _WORK = ("model", "data", "task", "optimizer", "schedule", "training")
 def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> list[dict[str, Any]]:
     """For each plan, {key: value} of those keys in the blocks of _WORK that differ between the
     plans but are in no plan's matrix. There are such keys if the plans come from different specs.
+
     `found`: keys whose values a batch search found; they are left out. The format of a data set on
-    disk is also left out, and so is the path of a data set known by name."""
+    disk is also left out, and so is the path of a data set known by name.
+    """
     named = {key for plan in plans for key in plan["label"]} | {*found, "data.format", "data.root"}
     if all(plan["spec"]["data"]["name"] not in _BY_PATH for plan in plans):
         named.add("data.path")

@@ -135,8 +135,10 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
 
 def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
     """Measure all nodes, and return their figures in the order in which `measure` returns them.
+
     While a node seems slow, all nodes are measured again, up to five times, and each node's best
-    figures are used. So a node that another program slowed for a moment is not reported."""
+    figures are used. So a node that another program slowed for a moment is not reported.
+    """
     tries = [measure()]
     rows = tries[0]
     while slow_nodes(rows) and len(tries) <= _AGAIN:

@@ -61,9 +61,11 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def once(names: Sequence[str], joules: Sequence[float | None]) -> float | None:
-    """The sum over distinct names: a counter that several workers share counts once. Workers read a
-    shared counter at different times; the largest reading counts. None if a reading is unknown,
-    because a partial sum would be too small."""
+    """The sum over distinct names: a counter that several workers share counts once.
+
+    Workers read a shared counter at different times; the largest reading counts. None if a reading
+    is unknown, because a partial sum would be too small.
+    """
     known: dict[str, float] = {}
     for name, each in zip(names, joules, strict=True):
         if each is None or not name:

@@ -89,7 +89,8 @@ class Row:
     own_scaling: str = ""
     """For a script, the value of `scaling`; else empty."""
     differs_in_work: bool = False
-    """Whether a script's baseline has other parameters: there is no speed-up then."""
+    """Whether a script's baseline trains another number of parameters; if so, no speed-up is
+    given."""
     break_even: Ratio | None = None
     """Number of steps after which the time that torch.compile has saved equals the time that it
     took; None if steps are not shorter."""
@@ -147,7 +148,8 @@ class Row:
 
     @cached_property
     def series_key(self) -> str:
-        """A key of rows that differ only in workers, and in what a batch search found."""
+        """A key that is equal for rows that differ only in the number of workers, and in the value
+        that a batch search found."""
         found = {run.batch.key if run.batch else None for run in self.runs}
         # if not all repeats were searched, the row is grouped with rows whose specs give the size
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
@@ -246,9 +248,12 @@ def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
 
 class Ratios:
     """Ratios of throughputs. A pair of rows has the same interval in every table, plot and
-    sentence. Intervals are simultaneous at 95 %: all intervals between rows of the same work and
-    number of workers hold together, so that the best row may be picked afterwards. The intervals of
-    rows relative to baselines that differ in work or workers are a second family of this kind."""
+    sentence.
+
+    Intervals are simultaneous at 95 %: all intervals between rows of the same work and number of
+    workers hold together, so that the best row may be picked afterwards. The intervals of rows
+    relative to baselines that differ in work or workers are a second family of this kind.
+    """
 
     def __init__(self, rows: Sequence[Row], pairs: Sequence[Row | None]):
         groups = [[row for row in group if _repeated(row)] for group in same_work(rows).values()]
@@ -282,7 +287,8 @@ class Ratios:
 
 
 def _each_of(families: int) -> float:
-    """The level of each of `families` statements with which all hold at 95 % (Bonferroni)."""
+    """The confidence level that each of `families` statements needs, so that all together hold at
+    95 % (Bonferroni)."""
     return 1 - (1 - LEVEL) / max(1, families)
 
 
@@ -373,8 +379,10 @@ def _unequal_work(row: Row, base: Row) -> bool:
 
 def _own_baselines(rows: Sequence[Row], workers: int = 1) -> list[Row | None]:
     """For each row, the row of its series whose number of workers is nearest to `workers` (the
-    smaller of two equally near), whether or not it has a throughput. A baseline that failed is not
-    replaced by another row: the series then has no ratios."""
+    smaller of two equally near), whether or not it has a throughput.
+
+    A baseline that failed is not replaced by another row: the series then has no ratios.
+    """
     series: dict[str, list[Row]] = {}
     for row in rows:
         series.setdefault(row.series_key, []).append(row)
@@ -426,7 +434,8 @@ def _against(row: Row, base: Row | None) -> Row:
 
 
 def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
-    """Add the ratios to the row that differs only in torch.compile or the strategy's wrapper."""
+    """Add to `row` its ratios to the row that differs only in torch.compile or the strategy's
+    wrapper."""
     plan = row.runs[0].plan
     spec, strategy = dict(plan["spec"]), plan["spec"]["strategy"]
     compiled = spec["training"].get("compile", "off") != "off"

@@ -22,7 +22,8 @@ from raysuite.spec.base import later
 from raysuite.spec.descriptions import DescribedSchema
 
 SCHEMA = 1
-"""Version of the Records, raised when readers of the previous version cannot read them."""
+"""Version of the Records. It is raised when readers of the previous version could not read the new
+Records."""
 
 
 class RunStarted(RecordBase):
@@ -63,7 +64,8 @@ class RunStarted(RecordBase):
 
     @property
     def over_tcp(self) -> bool:
-        """Whether gradients pass between hosts by TCP; with NCCL, only its transport counts."""
+        """Whether gradients pass between hosts by TCP. If NCCL is in use, only its transport
+        counts."""
         if any(name.startswith("NCCL") for name in self.transports):
             return nccl_sockets(self.transports)
         return any(name.startswith("TCP") and name != "TCP, this host" for name in self.transports)
@@ -114,7 +116,8 @@ class GateVerdict(RecordBase):
 
 
 class SamplesSkipped(RecordBase):
-    """Unreadable samples, found before the first epoch, that are left out of every epoch."""
+    """Unreadable samples that were found before the first epoch. They are left out of every
+    epoch."""
 
     kind: Literal["samples_skipped"] = "samples_skipped"
     split: Literal["train", "val"]
@@ -128,7 +131,8 @@ class SamplesSkipped(RecordBase):
     """Data that `skipped` does not count: classes without an image, and records after damaged bytes
     if no index states their number."""
     known: int
-    """Number of samples that an earlier run had checked, and that have not changed since."""
+    """Number of samples that were not checked again: an earlier run had checked them, and they have
+    not changed since."""
     seconds: float
     """Seconds that the check of the samples took; not included in any epoch's time."""
 
@@ -142,9 +146,11 @@ class SamplesSkipped(RecordBase):
 
 
 class EpochFinished(RecordBase):
-    """One epoch of training and the validation after it. Losses are means over samples, or over
-    tokens. `images` are samples or tokens if the task's throughput counts these: see the plan's
-    `task`."""
+    """One epoch of training and the validation after it.
+
+    Losses are means over samples, or over tokens. `images` are samples or tokens if the task's
+    throughput counts these: see the plan's `task`.
+    """
 
     kind: Literal["epoch_finished"] = "epoch_finished"
     epoch: int
@@ -214,7 +220,8 @@ class EpochFinished(RecordBase):
 
     @property
     def mean_figures(self) -> dict[str, float]:
-        """Name in `figures` -> mean of its finite values, if there are any."""
+        """Name in `figures` -> mean of its finite values; without names that have no finite
+        value."""
         finite = {name: [*filter(math.isfinite, each)] for name, each in self.figures.items()}
         return {name: fmean(values) for name, values in finite.items() if values}
 
@@ -250,7 +257,8 @@ class ScriptMeasured(RecordBase):
     steps: int
     """Optimiser steps that every rank made."""
     left_out: int
-    """Steps after an evaluation or a pause, such as for a checkpoint; no figure includes them."""
+    """Steps after the warm-up that follow an evaluation or a pause, such as for a checkpoint; no
+    figure includes them."""
     samples_per_step: float | None
     """Samples over all workers, mean of the timed steps; None if unknown."""
     samples_source: Literal["given", "loader", "mark", ""] = ""
@@ -263,7 +271,8 @@ class ScriptMeasured(RecordBase):
     optimizer: str = ""
     hosts: list[str]
     start_seconds: dict[str, list[float]]
-    """Phase of the start, from the launcher to the end of the first step -> its seconds."""
+    """Phase of the start -> its seconds, in order from the launcher to the end of the first
+    step."""
     first_samples: list[int] = Field(default_factory=list)
     """With `--check`: a hash of all ranks' samples in each of the first steps, independent of their
     order; 0 if none were read from a DataLoader."""
@@ -290,9 +299,11 @@ class ScriptMeasured(RecordBase):
 
 
 class TimeShares(RecordBase):
-    """Shares of the time of some steps, measured by a profiler after the timed training. Lists hold
-    a value per worker. The times of computation, exposed communication and exposed loading do not
-    overlap. The rest of the window is other time."""
+    """Shares of the time of some steps, measured by a profiler after the timed training.
+
+    Lists hold a value per worker. The times of computation, exposed communication and exposed
+    loading do not overlap. The rest of the window is other time.
+    """
 
     kind: Literal["time_shares"] = "time_shares"
     steps: int
@@ -303,7 +314,8 @@ class TimeShares(RecordBase):
     """Seconds from the start of the window's first step to the end of its last step, at which the
     device is synchronised."""
     computation_seconds: list[float]
-    """Time in which the device computes; on a CPU, the training thread's time in operators."""
+    """Time in which the device computes; on a CPU, time of the training thread in torch's
+    operators."""
     communication_seconds: list[float]
     """Time in which a collective runs or is waited for."""
     communication_exposed_seconds: list[float]
@@ -320,13 +332,15 @@ class TimeShares(RecordBase):
     trace: str = ""
     """Rank 0's trace in the run's folder, which Perfetto opens; empty if none was kept."""
     seconds: float
-    """Duration of the profile on the slowest worker; not included in any other time."""
+    """Duration of the profile on the slowest worker, with warm-up and writing; not included in any
+    other time."""
     message: str = ""
     """Why the lists are empty, or why the trace could not be written."""
 
     @property
     def words(self) -> str:
-        """Means over workers and the message, in one line; without means, only the message."""
+        """Means over workers and the message, in one line; only the message if there are no
+        means."""
         if not self.window_seconds:
             return self.message
         parts = {
@@ -356,9 +370,11 @@ class Slot(NamedTuple):
 
 
 class StagesMeasured(RecordBase):
-    """Measurements of a pipeline's stages in some steps, after the timed training. Lists hold one
-    value for each worker of each copy of the pipeline, unless noted otherwise. Devices are
-    synchronised in every operation, unlike in training."""
+    """Measurements of a pipeline's stages in some steps, after the timed training.
+
+    Lists hold one value for each worker of each copy of the pipeline, unless noted otherwise.
+    Devices are synchronised in every operation, unlike in training.
+    """
 
     kind: Literal["stages_measured"] = "stages_measured"
     schedule: str
@@ -370,9 +386,11 @@ class StagesMeasured(RecordBase):
     partition: list[int]
     """Number of the network's blocks in each stage."""
     window_seconds: float
-    """Seconds from a barrier before the first step to the slowest worker's last step."""
+    """Seconds from a barrier before the first step to the end of the last step on the slowest
+    worker."""
     forward_seconds: list[float]
-    """Seconds of forward passes without waits; recomputed passes count as backward passes."""
+    """Seconds of forward passes, without waiting for other workers. Recomputed forward passes count
+    as backward passes."""
     backward_seconds: list[float]
     update_seconds: list[float]
     wait_seconds: list[float]
@@ -380,7 +398,8 @@ class StagesMeasured(RecordBase):
     bubble: list[float]
     """Share of the window outside of the worker's forward passes, backward passes and updates."""
     ideal_bubble: float
-    """Bubble with equal stages and transfers without time; 0 for an asynchronous schedule."""
+    """Bubble of the schedule if all stages were equally fast and transfers took no time; 0 for an
+    asynchronous schedule."""
     weight_bytes: list[int]
     """Bytes of one version of the weights."""
     versions: list[int]

@@ -45,7 +45,8 @@ class RankLog:
     begin: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     rows: list[list[Any]] = field(default_factory=list)
-    """[steps] rows with the fields of `raysuite.measure.script_steps.Row`."""
+    """One row for each step: end, device seconds, wait, samples, tokens, whether an evaluation
+    preceded the step, idle seconds."""
     checks: list[dict[str, Any]] = field(default_factory=list)
     profile: dict[str, Any] = field(default_factory=dict)
     """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
@@ -99,9 +100,11 @@ class RankLog:
 
 
 def _count_where_trained(rows: Sequence[list[Any]], column: int) -> None:
-    """If a loader reads ahead, move its counts to the steps that train on the samples. Accelerate's
-    loader, for example, reads ahead to know which batch is the last: the first step of a pass then
-    reads more samples than the others, and the last step fewer by the same number."""
+    """If a loader reads ahead, move its counts to the steps that train on the samples.
+
+    Accelerate's loader, for example, reads ahead to know which batch is the last: the first step of
+    a pass then reads more samples than the others, and the last step fewer by the same number.
+    """
     read = [row[column] for row in rows]
     if not read or None in read:
         return
@@ -189,7 +192,8 @@ def _total(logs: Sequence[RankLog], steps: Steps, column: int) -> int | None:
 def script_records(
     run_id: str, logs: Sequence[RankLog], steps: Steps, given: int | None, notes: Sequence[str] = ()
 ) -> list[Record]:
-    """The Records of a script that succeeded. `given`: samples in a step, if the user gave them."""
+    """The Records of a script that ended successfully. `given`: samples in a step, if the user gave
+    them."""
     count, first = len(steps.counted), logs[0]
     marked = "mark" if first.model.get("optimizer") == "" else "loader"
     samples = given * count if given is not None else _total(logs, steps, _SAMPLES) or None
@@ -267,7 +271,8 @@ def script_records(
 
 
 def _power(logs: Sequence[RankLog], steps: Steps) -> PowerUse | None:
-    """Energy use of the steps that count: their duration times the mean power of all steps."""
+    """Energy use of the steps that count: their duration times the mean power between the first
+    step and the last reading of the counters."""
     if not all(log.model.get("counters") for log in logs):
         return None
 
@@ -396,11 +401,13 @@ def _mean(log: RankLog, steps: Steps) -> float:
 
 LOSS_TOLERANCE = 1e-3
 """Largest relative difference of a loss from that of one worker. Another order of fp32 sums changes
-a loss by about 1e-6, a wrong mean over two ranks by a third or more after a few steps."""
+a loss by about 1e-6. A wrong mean over two ranks changes it by a third or more after a few
+steps."""
 
 
 def _of_all(logs: Sequence[RankLog], key: str) -> Iterator[list[Any]]:
-    """The values `key` of all ranks in each checked step, up to the first unknown value."""
+    """For each checked step, the value `key` of all ranks; ends before the first step in which a
+    rank's value is unknown."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         own = [check[key] for check in checks]
         if None in own:
@@ -429,9 +436,11 @@ def verdict(
     alone: Sequence[ScriptMeasured],
 ) -> tuple[GateVerdict | None, list[str]]:
     """Check the parameters, batches and losses of the first steps. Return the verdict, and notes.
+
     `given`: samples in a step, if the user gave them. `alone`: measurements of all runs with one
     worker so far. The notes name unusual but allowed findings. The verdict is None if nothing could
-    be compared; the notes then give the reasons."""
+    be compared; the notes then give the reasons.
+    """
     notes: list[str] = []
     wrong = [*_unequal(logs, notes), *_same_samples(logs, steps, given, notes)]
     if not wrong:
@@ -520,7 +529,8 @@ def _same_samples(
 
 
 def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iterator[str]:
-    """Yield a note if each rank passes over about as many samples as one worker alone."""
+    """Yield a note if each rank's pass covers about as many samples as the pass of one worker
+    alone."""
     own = _pass_samples(logs)
     one = next((each.pass_samples for each in alone if each.pass_samples), None)
     if own and one and own > _UNDIVIDED * len(logs) * one:
@@ -540,7 +550,8 @@ has a share of 0.5, plus one batch at most."""
 def _loss_error(
     logs: Sequence[RankLog], steps: Steps, alone: Sequence[ScriptMeasured]
 ) -> tuple[float, str]:
-    """(Largest relative difference of a loss from one worker's, ""), or (NaN, why not compared)."""
+    """(Largest relative difference of a loss from one worker's loss, ""), or (NaN, why not
+    compared)."""
     own = first_losses(logs)
     references = [each for each in alone if each.first_losses]
     layers = logs[0].model.get("layers", [])

@@ -98,7 +98,8 @@ def summarize(
     `half_width` is `t(0.975, n - 1) * s / sqrt(n)` with the sample's standard deviation s (Student
     1908, Biometrika 6:1, "The probable error of a mean"). `low` and `high` are computed on the
     logarithm of the mean, or on the logit of a share, by the delta method (Casella and Berger 2002,
-    Statistical Inference, 5.5.4), so that no end is impossible. `rounds`: an entry for each value.
+    Statistical Inference, 5.5.4), so that no end has an impossible value. `rounds` has one entry
+    for each value.
     """
     given = list(values)
     places = [place for place, value in enumerate(given) if value is not None]
@@ -165,8 +166,9 @@ def difference_of_shares(
 
 
 def _transformed(mean: float, half_width: float, scale: Scale) -> tuple[float, float]:
-    """The ends of an interval that is symmetric around the logarithm (`positive`) or the logit
-    (`share`) of the mean, by the delta method. Both ends stay in the possible range."""
+    """The ends, on the original scale, of an interval that is symmetric around the logarithm
+    (`positive`) or the logit (`share`) of the mean, by the delta method. Both ends stay in the
+    possible range."""
     if scale == "share" and 0 < mean < 1:
         odds, reach = mean / (1 - mean), _exp(half_width / (mean * (1 - mean)))
         return odds / reach / (1 + odds / reach), 1 - 1 / (1 + odds * reach)
@@ -181,8 +183,10 @@ def _exp(width: float) -> float:
 
 
 def ratio_of_means(above: Stat, below: Stat, level: float = LEVEL) -> Ratio | None:
-    """`above.mean / below.mean` with its confidence interval; None if undefined. See `log_ratios`.
-    Both means have to be positive."""
+    """`above.mean / below.mean` with its confidence interval; None if undefined.
+
+    See `log_ratios`. Both means have to be positive.
+    """
     if above.mean <= 0 or below.mean <= 0:
         return None
     value = above.mean / below.mean
@@ -238,7 +242,8 @@ def compared(stats: Sequence[Stat], level: float = LEVEL) -> tuple[Array, Array]
 
 
 def are_blocks(stats: Sequence[Stat]) -> bool:
-    """Whether the variants ran in the same rounds, one round after the other, and in enough."""
+    """Whether the variants ran in the same rounds, one after the other in time, and in enough
+    rounds to be compared round by round."""
     rounds: dict[Any, list[float]] = {}
     for stat in stats:
         for key, began in stat.rounds:
@@ -305,8 +310,10 @@ def caveat_level(rows: int) -> float:
 
 def outlying(values: Array, level: float) -> Any:
     """A bool mask [..., n] that marks at most one outlier among the n values of the last axis.
+
     Two-sided test of Grubbs 1969, Technometrics 11:1: in normally distributed values, it finds a
-    false outlier with probability 1 - level. With fewer than four values, it finds no outlier."""
+    false outlier with probability 1 - level. With fewer than four values, it finds no outlier.
+    """
     import numpy as np
 
     n = values.shape[-1]

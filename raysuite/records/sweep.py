@@ -37,7 +37,8 @@ class TrialFigures:
     reason: str
     """Why the trial has no complete result; empty for a finished trial."""
     goals: dict[Goal, float | None]
-    """The trial's result for each goal; None if there is none, or it may not be reported."""
+    """The trial's result for each goal; None if there is no result, or if it may not be
+    reported."""
     epochs: int
     """Completed epochs."""
     worker_seconds: float
@@ -149,9 +150,11 @@ def wall_seconds(records: Sequence[Record]) -> float:
 
 
 def at_work(records: Sequence[Record]) -> Iterator[tuple[float, float]]:
-    """Intervals in which a run held workers (start, end), in seconds since 1970. The intervals
-    cover the batch-size search, and each attempt from its start to the workers' last Record. A run
-    that waits for other trials at a PBT step holds no workers."""
+    """Intervals in which a run held workers (start, end), in seconds since 1970.
+
+    The intervals cover the batch-size search, and each attempt from its start to the workers' last
+    Record. A run that waits for other trials at a PBT step holds no workers.
+    """
     start: float | None = None
     last = 0.0
     for record in records:

@@ -99,9 +99,11 @@ def judge(
     known: Published | None = None,
 ) -> list[Verdict]:
     """A verdict for each throughput, and for each slow node. `expected` is the throughput that the
-    user expects of one worker; if given, it replaces the published throughput `known`. A throughput
-    fails if it is below (1 - tolerance) * the median of earlier checks, or below (1 - tolerance) *
-    the number of workers * `expected` or `known`."""
+    user expects of one worker; if given, it replaces the published throughput `known`.
+
+    A throughput fails if it is below (1 - tolerance) * the median of earlier checks, or below (1 -
+    tolerance) * the number of workers * `expected` or `known`.
+    """
     found = [Verdict(what=name, value=0.0, source="it gave none", ok=False) for name in now.failed]
     for name, value in now.throughputs.items():
         before = [each.throughputs[name] for each in earlier if name in each.throughputs]

@@ -15,7 +15,8 @@ IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 MOST_RUNS = 10_000
 """Largest number of runs in a matrix, repeats included, or of trials in a sweep."""
 CHOSEN = "chosen:"
-"""Prefix of pydantic's tags for a number and a block; the tags are not keys of a spec."""
+"""Prefix of the tags by which pydantic distinguishes a number from a block. The tags are not keys
+of a spec."""
 
 
 class Frozen(BaseModel):
@@ -31,7 +32,7 @@ class Strict(Frozen):
 
 
 class Options(Strict):
-    """A block of a spec."""
+    """A block of a spec. Its values cannot be changed, and unknown keys are mistakes."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -41,7 +42,8 @@ class Options(Strict):
     @model_validator(mode="before")
     @classmethod
     def _no_truth_in_the_place_of_a_number(cls, data: Any) -> Any:
-        """Turn a boolean for a number into text, which is refused: `epochs: true` is not 1."""
+        """Turn a boolean that is given for a number into text, which pydantic refuses. Otherwise
+        `epochs: true` would mean 1."""
         if not isinstance(data, dict):
             return data
         return {
@@ -78,9 +80,11 @@ def expand_shorthand(value: Any) -> Any:
 
 
 def suggest(given: str, valid: Iterable[str], near: Iterable[str] = (), block: str = "") -> str:
-    """The hint `did you mean x? valid: x, y, z` for a name that is not valid. `near` has further
-    names, which may be suggested but are not listed as valid. `block` is the dotted key of the
-    block that has the valid names as keys."""
+    """The hint `did you mean x? valid: x, y, z` for a name that is not valid.
+
+    `near` has further names, which may be suggested but are not listed as valid. `block` is the
+    dotted key of the block that has the valid names as keys.
+    """
     names = list(valid)
     within = {name: f"{block}.{name}" if block else name for name in names}
     close = [within[x] for x in difflib.get_close_matches(given, names, n=1, cutoff=0.6)]

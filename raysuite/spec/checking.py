@@ -77,7 +77,8 @@ def _below(models: Iterable[type[BaseModel]], key: str) -> list[type[BaseModel]]
 def _walk(
     location: tuple[str | int, ...], root: type[BaseModel]
 ) -> tuple[list[type[BaseModel]], KeyPath]:
-    """The classes that may have the last key of `location`; `location` without pydantic's tags."""
+    """Return the classes that may have the last key of `location`, and `location` without
+    pydantic's tags."""
     location = tuple(part for part in location if not str(part).startswith(CHOSEN))
     models: list[type[BaseModel]] = [root]
     path: list[str | int] = []

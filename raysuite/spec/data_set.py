@@ -76,7 +76,8 @@ class DataOptions(Options):
     """Mean of each channel, for pixels in 0..1. It is subtracted from each image. Default: the mean
     of the data set, or ImageNet's for your own images."""
     std: tuple[Annotated[float, Field(gt=0)], ...] | None = later(None, min_length=1, max_length=3)
-    """Standard deviation of each channel, by which `image - mean` is divided; needs `mean`."""
+    """Standard deviation of each channel, by which each image is divided after `mean` is
+    subtracted; required with `mean`."""
     transform: str | None = later(None, pattern=IMPORT_PATH)
     """Your own `module:function`, called for each image after `augment` and before `mean` and
     `std`. Arguments: the image, uint8 [size, size, C], and a numpy.random.Generator, or None in

@@ -177,13 +177,16 @@ CIFAR_FOLDERS = {"binary": "cifar-10-batches-bin", "pickle": "cifar-10-batches-p
 """Format -> the folder in CIFAR-10's archive. The files may also be directly in `data.path`."""
 
 RECORD_PATTERNS = {"train": "train*-of-*", "val": "val*-of-*"}
-"""TFRecord shards of each split, as in TensorFlow's and DALI's examples, with *.idx beside them."""
+"""TFRecord shards of each split, as in TensorFlow's and DALI's examples, with *.idx next to
+them."""
 
 
 def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
     """The first label whose class names differ between `known` and `found`; None if there is none.
+
     Unknown names match any names. Names are unknown if their list is empty, or if it has only the
-    class numbers and both lists have the same length."""
+    class numbers and both lists have the same length.
+    """
     if not known or not found:
         return None
     bare = any(list(names) == [str(n) for n in range(len(names))] for names in (known, found))

@@ -21,7 +21,8 @@ COMMAND_LINE = "command line"
 
 
 class Loader(yaml.SafeLoader):
-    """Read `1e-4` as a number and `24:00:00` as text, as in YAML 1.2 and unlike PyYAML."""
+    """Read numbers as in YAML 1.2: `1e-4` is a number (text in PyYAML), and `24:00:00` is text
+    (86400 in PyYAML)."""
 
 
 _COLONS = ("tag:yaml.org,2002:str", re.compile(r"[-+]?[0-9_]+(:[0-9_.]+)+$"))
@@ -47,7 +48,8 @@ _MOST_VALUES = 100_000
 """Largest number of keys and values in a spec; an alias counts with its whole content."""
 
 UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
-"""ValueError: a date such as 2001-99-99. RecursionError: a block that contains itself."""
+"""Errors for unreadable YAML. ValueError: a date such as 2001-99-99. RecursionError: a block that
+contains itself."""
 
 
 @dataclass
@@ -159,8 +161,10 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
 
 def set_key(document: Document, key: str, value: Any) -> None:
     """Set `key`. The matrix then no longer varies `key`, and a sweep no longer searches `key`.
+
     `matrix.KEY` instead sets the values of KEY in the matrix, and `search.space.KEY` the
-    distribution of KEY; null removes KEY from the search space."""
+    distribution of KEY; null removes KEY from the search space.
+    """
     search = document.data.get("search")
     if key.startswith(SPACE):
         document.data["search"] = set_dimension(search, key.removeprefix(SPACE), value)
@@ -241,8 +245,11 @@ def set_dimension(search: Any, key: str, dimension: Any) -> dict[str, Any]:
 
 
 def end_dimension(search: Any, key: str, value: Any) -> Any:
-    """The section `search` without `key`, which is fixed at `value`. Dimensions whose condition on
-    `key` fails are left out; other conditions on `key` are removed."""
+    """The section `search` without `key`, which is fixed at `value`.
+
+    Dimensions whose condition on `key` fails are left out; conditions on `key` that hold are
+    removed.
+    """
     space = search.get("space") if isinstance(search, dict) else None
     if not isinstance(space, dict) or key not in space:
         return search
@@ -265,8 +272,10 @@ def end_dimension(search: Any, key: str, value: Any) -> Any:
 
 def choose_scale(document: Document, scale: str) -> None:
     """Set the keys of `scales.SCALE` in the document, as if each were given on the command line.
+
     `matrix` replaces the whole matrix, and is set last. The experiment is then named NAME-SCALE, so
-    that its results are kept separate. Raises SpecError for a scale that does not exist."""
+    that its results are kept separate. Raises SpecError for a scale that does not exist.
+    """
     scales = document.data.get("scales")
     names = [str(name) for name in scales] if isinstance(scales, dict) else []
     chosen = scales.get(scale) if isinstance(scales, dict) else None
@@ -291,7 +300,8 @@ def choose_scale(document: Document, scale: str) -> None:
 
 
 def _path(key: str) -> tuple[str, ...]:
-    """The path of a dotted key; keys of a matrix or a search space are not divided at dots."""
+    """The path of a dotted key in the document; keys of the matrix, and of a sweep's space, are not
+    divided at their dots."""
     if key.startswith(SPACE):
         return ("search", "space", key.removeprefix(SPACE))
     head, separator, swept = key.partition(".")
@@ -312,8 +322,10 @@ def _drop_lines(document: Document, target: tuple[str, ...]) -> None:
 
 
 def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Document:
-    """Read a spec's YAML, choose a scale, and apply `key=value` overrides (values are YAML). Raises
-    SpecError if the file is missing or no YAML mapping, or has no such scale."""
+    """Read a spec's YAML, choose a scale, and apply `key=value` overrides; values are YAML too.
+
+    Raises SpecError if the file is missing, is not YAML or is not a mapping, or has no such scale.
+    """
     name = str(file)
     try:
         text = file.read_text(encoding="utf-8")

@@ -14,9 +14,11 @@ COMMAND = "{command}"
 
 @dataclass(frozen=True)
 class Engine:
-    """How an engine runs a command: arguments with placeholders. {image} is replaced within an
-    argument. An argument with {binds} is repeated for each bind. {mounts} becomes all binds,
-    separated by commas. {gpus} becomes the arguments for GPUs."""
+    """How an engine runs a command: arguments with placeholders.
+
+    {image} is replaced within an argument. An argument with {binds} is repeated for each bind.
+    {mounts} becomes all binds, separated by commas. {gpus} becomes the arguments for GPUs.
+    """
 
     launch: tuple[str, ...] = (COMMAND,)
     """The command line on each node."""
@@ -85,7 +87,8 @@ def checked_bind(bind: str) -> str:
 
 
 def checked_image(image: str) -> str:
-    """Return the image's path. Raises UserError if Apptainer would take it for an address."""
+    """Return the image's path. Raises UserError if Apptainer would interpret the path as an
+    address."""
     if not image.startswith("/") or ":" in image or "\0" in image:
         raise UserError(
             f"got the image {image!r}; it should be the absolute path of a SIF file, without colons"

@@ -120,7 +120,8 @@ class MeasureOptions(Options):
     profile_steps: int = Field(default=20, ge=1)
     """Number of profiled optimiser steps, after `warmup_steps` steps without the profiler."""
     power: Annotated[Literal["auto", "off"], BeforeValidator(off)] = "auto"
-    """`auto`: measure GPUs' energy and utilisation (NVML) and CPUs' energy (RAPL), if readable."""
+    """`auto`: measure energy and utilisation of GPUs with NVML, and the energy of CPUs with RAPL,
+    if these can be read."""
     figures: Annotated[tuple[str, ...], BeforeValidator(_several)] = later(())
     """Metrics to measure in each optimiser step, such as `gradient_norm`. Each of them slows down
     the steps, and is therefore measured only if it is listed here."""
@@ -151,7 +152,8 @@ class ExperimentSpec(Options):
     """One experiment: a run, or the matrix of runs that it expands into."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Name of the results folder and of MLflow's experiment: letters, digits, `.`, `-`, `_`."""
+    """Name of the results folder and of MLflow's experiment: letters, digits, dots, dashes and
+    underscores."""
     description: str = ""
     """One sentence for the report."""
     seed: int = Field(default=0, ge=0, lt=10**18)

@@ -20,8 +20,10 @@ SEARCH_BLOCKS = ("searcher", "scheduler")
 
 
 def spec_schema() -> Schema:
-    """JSON Schema (draft 2020-12) of a spec as users write it, including shorthand and matrix. It
-    has the types of each key. Rules that involve several keys are checked by `raysuite plan`."""
+    """JSON Schema (draft 2020-12) of a spec as users write it, including shorthand and matrix.
+
+    It has the types of each key. Rules that involve several keys are checked by `raysuite plan`.
+    """
     schema = ExperimentSpec.model_json_schema(schema_generator=DescribedSchema)
     blocks, keys = schema["$defs"], schema["properties"]
     for block in [schema, *blocks.values()]:

@@ -156,7 +156,8 @@ class SyntheticOptions(_LoaderOptions):
 
 
 class RayDataOptions(_LoaderOptions):
-    """Ray Data: Ray tasks on the worker's node read and decode samples, and stream them to it."""
+    """Ray Data: samples are read and decoded in Ray tasks on the worker's node, and streamed to the
+    worker."""
 
     implementation = "raysuite.data.loaders.ray_data:RayDataLoader"
     tensors = implementation

@@ -22,7 +22,8 @@ class _Optimizer(Options):
     updates_in_bf16: ClassVar[bool] = False
     """Whether updates are rounded to bf16, whatever the precision of the training."""
     averages: ClassVar[bool] = False
-    """Whether the optimiser averages the weights, and validation uses the average."""
+    """Whether the optimiser averages the weights, so that validation uses other weights than
+    training."""
 
     real: ClassVar[bool] = False
     """Whether the optimiser updates only weights of real numbers."""

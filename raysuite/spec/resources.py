@@ -39,7 +39,8 @@ class ResourceOptions(Options):
     retries: int = Field(default=2, ge=0)
     """How many times a run whose worker died is resumed from its last checkpoint."""
     fresh_workers: bool = False
-    """Start new worker processes for each run; by default, runs with equal resources share them."""
+    """Start new worker processes for every run instead of sharing them between runs with equal
+    resources."""
     placement: Literal["pack", "spread"] = "pack"
     """`pack`: workers on as few nodes as possible; `spread`: on as many nodes as possible."""
     wait_for_nodes_s: float = Field(default=300.0, ge=0)

@@ -48,9 +48,11 @@ class Schedule:
     micro_batches: int
     """Number of micro-batches in a step. A step ends with one update of every stage."""
     replicas: tuple[int, ...] = (1,)
-    """Number of workers of each part of the network, which take the micro-batches in turn."""
+    """Number of workers of each part of the network. A part's workers take the micro-batches in
+    turn."""
     chunks: int = 1
-    """Stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W, ..."""
+    """Number of stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
+    ..."""
 
     @property
     def asynchronous(self) -> bool:
@@ -64,7 +66,8 @@ class Schedule:
 
     @property
     def workers(self) -> int:
-        """Number of workers of one copy; the workers of a stage have consecutive numbers."""
+        """Number of workers of one copy of the pipeline; the workers of a stage have consecutive
+        numbers."""
         return sum(self.replicas)
 
     def place(self, worker: int) -> tuple[int, int]:
@@ -139,9 +142,12 @@ class Schedule:
         return max(-(-self.delay(worker) // self._passes(worker)) for worker in range(self.workers))
 
     def version(self, stage: int, micro_batch: int) -> int:
-        """Number of updates in the weights that a stage uses for a micro-batch. pipedream: all
-        updates of the stage before the forward pass ("weight stashing"). pipedream_2bw: all updates
-        before the previous step, in every stage (PipeDream-2BW, 3.1)."""
+        """Number of updates in the weights that a stage uses for a micro-batch.
+
+        pipedream: all updates of the stage before the forward pass ("weight stashing").
+        pipedream_2bw: all updates before the previous step, in every stage (PipeDream-2BW, section
+        3.1).
+        """
         step = micro_batch // self.micro_batches
         if self.name == "pipedream_2bw":
             return max(step - 1, 0)
@@ -220,8 +226,11 @@ def timeline(
     schedule: Sequence[Sequence[Operation]], times: Callable[[Operation], float] = unit_times
 ) -> list[list[Slot]]:
     """Begin and end of each operation, [workers][operations]. An operation begins as soon as its
-    worker is free and its input is available. Transfers take no time. A stage's workers update it
-    together. Raises ValueError for a deadlock."""
+    worker is free and its input is available.
+
+    Transfers take no time. The workers of one stage update it together. Raises ValueError if every
+    worker waits for another.
+    """
     found: list[list[Slot]] = [[] for _ in schedule]
     ends: dict[tuple[str, int, int], float] = {}
     last = max(each.stage for own in schedule for each in own)
@@ -261,10 +270,12 @@ def timeline(
 
 
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
-    """The idle share of the workers' time in a result of `timeline`. It is (W - 1) / (W - 1 + m)
-    for gpipe and 1f1b with W stages and m micro-batches (Huang et al. 2019, "GPipe", section 2.3),
-    1 - 1 / W for model parallelism, (W - 1) / (W - 1 + v m) for interleaved_1f1b with v stages on
-    each worker (Megatron-LM, section 2.2.2)."""
+    """The idle share of the workers' time in a result of `timeline`.
+
+    It is (W - 1) / (W - 1 + m) for gpipe and 1f1b with W stages and m micro-batches (Huang et al.
+    2019, "GPipe", section 2.3), 1 - 1 / W for model parallelism, (W - 1) / (W - 1 + v m) for
+    interleaved_1f1b with v stages on each worker (Megatron-LM, section 2.2.2).
+    """
     span = max(slot.end for own in slots for slot in own)
     busy = sum(slot.end - slot.begin for own in slots for slot in own)
     return 1 - busy / (span * len(slots))

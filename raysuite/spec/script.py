@@ -43,10 +43,13 @@ class _NoArithmeticError(ValueError):
 
 
 def fill(text: str, names: Mapping[str, int]) -> str:
-    """`text` with each placeholder `{256 // workers}` replaced by its value. A placeholder is
-    arithmetic (+ - * / // %) on numbers and `names`. Braces around anything else, such as JSON, are
-    unchanged; `{{` and `}}` are single braces. A whole number is written without a decimal point.
-    Raises ValueError for an unknown name, a division by 0 and a result > 10^15."""
+    """`text` with each placeholder `{256 // workers}` replaced by its value.
+
+    A placeholder is arithmetic (+ - * / // %) on numbers and `names`. Braces around anything else,
+    such as JSON, are unchanged; `{{` and `}}` are single braces. A whole number is written without
+    a decimal point. Raises ValueError for an unknown name, a division by zero and a result beyond
+    10^15.
+    """
 
     def replace(found: re.Match[str]) -> str:
         if found[1] is None:
@@ -186,7 +189,8 @@ class ScriptOptions(Options):
         return words
 
     def variables(self, names: Mapping[str, int]) -> dict[str, str]:
-        """The environment that the run sets. Raises ValueError for a wrong or ineffective value."""
+        """The environment that the run sets. Raises ValueError for a wrong placeholder, and for a
+        variable that would have no effect."""
         if own := LAUNCHERS_OWN.intersection(self.environment):
             raise ValueError(f"{min(own)} is set for each rank by the launcher; leave it out")
         return {
@@ -196,7 +200,8 @@ class ScriptOptions(Options):
         }
 
     def samples(self, names: Mapping[str, int]) -> int | None:
-        """`samples_per_step` as a number, if set. Raises ValueError unless it is an int >= 1."""
+        """`samples_per_step` as a number; None if it is not set. Raises ValueError if its value is
+        not a whole number of at least 1."""
         given = self.samples_per_step
         if given is None:
             return None

@@ -62,16 +62,20 @@ class Dimension(Options):
     normal: list[float] | None = Field(default=None, min_length=2, max_length=2)
     """[mean, standard deviation] of a normal distribution; also written `randn`."""
     qrandn: list[float] | None = Field(default=None, min_length=3, max_length=3)
-    """[mean, standard deviation, step]: a `normal` number, rounded to a multiple of step."""
+    """[mean, standard deviation, step]: a `normal` number, rounded to the nearest multiple of
+    step."""
     randint: list[int] | None = Field(default=None, min_length=2, max_length=2)
-    """[low, high]: whole numbers from low up to, but not including, high, equally probable."""
+    """[low, high]: whole numbers from low up to, but not including, high, with equal
+    probability."""
     lograndint: list[int] | None = Field(default=None, min_length=2, max_length=2)
-    """[low, high]: whole numbers as for `randint`, but uniform in the logarithm; low > 0."""
+    """[low, high]: whole numbers from low up to, but not including, high, uniform in the logarithm;
+    low > 0."""
     qrandint: list[int] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: one of the multiples of step from low up to high, with equal probability;
     with a step of 1, high is not included."""
     qlograndint: list[int] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: as for `qrandint`, but uniform in the logarithm; low > 0."""
+    """[low, high, step]: one of the multiples of step, as for `qrandint`, but uniform in the
+    logarithm; low > 0."""
     choice: list[Any] | None = Field(default=None, min_length=1)
     """One of these values, with equal probability; a value may be a whole block."""
     grid: list[Any] | None = Field(default=None, min_length=1)
@@ -257,7 +261,8 @@ class PbtScheduler(Options):
     equally many best trials. The number of replaced trials is rounded up, but is at most half of
     all (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
-    """Probability that a value is drawn anew instead of changed (default: Ray Tune's)."""
+    """Probability that a value is drawn again instead of derived from the better trial's value
+    (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
     """A number is multiplied by one of these factors, with equal probability, and limited to its
     range (default: the paper's factors). A value of a `choice` moves to a neighbour in the list."""
@@ -300,7 +305,8 @@ class SearchOptions(Options):
     """Time limit of a trial, in seconds of wall clock from its start; a trial that takes longer is
     stopped, and counts as failed. null: no limit."""
     side_by_side: int | None = Field(default=None, ge=1)
-    """Largest number of trials that run at the same time; null: as many as fit the cluster."""
+    """Largest number of trials that run at the same time; null: as many as the cluster has
+    resources for."""
     seed: int = Field(default=0, ge=0)
     """Seed of the drawn values; the trials themselves train with the spec's `seed`."""
 

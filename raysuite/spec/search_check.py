@@ -197,7 +197,8 @@ CHANGED = (
 )
 """Keys that may change from one step to the next, with all keys below them."""
 KEPT = ("seed",)
-"""Keys in which trials may differ, and which a trial keeps when it takes other weights."""
+"""Keys in which trials may differ; a trial keeps its own value when it takes another trial's
+weights."""
 
 
 def can_change(key: str) -> bool:

@@ -83,7 +83,8 @@ class _Site(Options):
     binds: tuple[Bind, ...] = ()
     """Folders to mount into the image: SRC, SRC:DST or SRC:DST:ro, with absolute paths."""
     python: AbsolutePath | None = None
-    """Without an image: the interpreter that has raysuite; default: that of `cluster up`."""
+    """Without an image: the interpreter that has raysuite; default: the interpreter that runs
+    `cluster up`."""
     environment: Environment = Field(default_factory=dict)
     """Environment variables of every process of the cluster. A variable whose name suggests a
     secret is refused."""
@@ -196,7 +197,8 @@ class SlurmSite(_Site):
     gpu_type: Line | None = None
     """The GPUs' type in SLURM (a100, ...), if the cluster has several types."""
     memory_per_node: Memory | None = None
-    """Memory requested on each node: 0 for all, or a size such as 480G; a bare number is in MB."""
+    """Memory requested on each node: 0 for all of it, or a size such as 480G; without a letter,
+    megabytes."""
     exclusive: bool = False
     """Whether the nodes are reserved only for this job."""
     prologue: tuple[Line, ...] = ()
@@ -229,7 +231,8 @@ class SlurmSite(_Site):
 
     @property
     def clusters(self) -> str:
-        """The SLURM clusters that `sbatch_lines` choose; empty for the login node's cluster."""
+        """The SLURM clusters that one of `sbatch_lines` chooses; empty for the login node's
+        cluster."""
         option = re.compile(r"\s(?:--clusters?[= ]|-M[= ]?)(\S+)")
         found = [match[1] for line in self.sbatch_lines if (match := option.search(line))]
         return found[-1] if found else ""
@@ -361,7 +364,10 @@ SITES: dict[str, type[Site]] = {"local": LocalSite, "slurm": SlurmSite, "hosts":
 
 
 def read_site(file: Path) -> Site:
-    """The site in a file, named after the file if it has no name. Raises SpecError."""
+    """The site in a file; a site without a name is named after the file.
+
+    Raises SpecError with file, line and key of every mistake.
+    """
     from raysuite.spec.document import read_document
 
     return site_of(read_document(file), file.stem)

@@ -31,7 +31,8 @@ _TIME = re.compile(
 
 
 def one_line(text: str) -> str:
-    """Return the text. Raises ValueError if it is empty or has a control character."""
+    """Return the text. Raises ValueError if it is empty or has a line break or control
+    character."""
     if not text.strip():
         raise ValueError("got an empty text; leave the key out, or give it a value")
     odd = [char for char in text if unicodedata.category(char) in _CONTROL]
@@ -74,7 +75,8 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def node_range(nodes: int | str) -> tuple[int, int]:
-    """The least and largest number of nodes: `2-4` -> 2, 4. Raises ValueError for other text."""
+    """The least and largest number of nodes: `3` -> 3, 3; `2-4` -> 2, 4. Raises ValueError
+    otherwise."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?", str(nodes))
     if match is None or (match[2] and int(match[2]) < int(match[1])):
         raise ValueError(
@@ -141,7 +143,8 @@ def environment_mistakes(environment: Mapping[str, str]) -> list[str]:
 
 
 def secret_like(environment: Mapping[str, str]) -> list[str]:
-    """Names of variables that may hold a password: DB_PASS, or a proxy's URL with a password."""
+    """Names of variables that seem to contain a password: DB_PASS, or a proxy's URL with a
+    password."""
     return [
         name
         for name, value in environment.items()

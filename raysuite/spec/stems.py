@@ -62,7 +62,8 @@ _AT_LEAST = {
     "squeezenet1_1": 17,
     "swin": 4,
 }
-"""Beginning of a model's name -> smallest side of its images in pixels; tested on the models."""
+"""Beginning of a model's name -> smallest side of its images in pixels. A test measures the sizes
+by running the models."""
 
 _MULTIPLES = {"vit_b_16": 16, "vit_l_16": 16, "vit_b_32": 32, "vit_l_32": 32, "vit_h_14": 14} | {
     "maxvit_t": 224  # windows of 7 after 32 x downsampling; other sizes would need padding
@@ -100,7 +101,10 @@ def family(name: str) -> str:
 
 
 def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | None:
-    """The stem: `wanted`, or that for images of this side in pixels; None if there is one only."""
+    """The stem of a model: `wanted`, or the stem for images with this side in pixels.
+
+    None for a model with a single stem.
+    """
     if name not in ADAPTING:
         return None
     small = image_size <= SMALL_UP_TO if wanted is None else wanted == "small"
@@ -110,9 +114,11 @@ def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | Non
 def misfit(
     name: str, options: Mapping[str, Any], channels: int | None, image_size: int | None
 ) -> tuple[str, str] | None:
-    """Return (key of the spec to change, message) if a named model does not accept the images. None
-    if it accepts them, or if this is unknown (your own models, timm's, or an argument that is
-    None). `channels` is 0 for tokens; `image_size` is a side in pixels."""
+    """Return (key of the spec to change, message) if a named model does not accept the images.
+
+    None if it accepts them, or if this is unknown (your own models, timm's, or an argument that is
+    None). `channels` is 0 for tokens; `image_size` is a side in pixels.
+    """
     if ":" in name:
         return None
     if channels is not None and (name in LANGUAGE_MODELS) != (channels == 0):

@@ -67,15 +67,18 @@ class Traffic:
         return self.all_reduced + self.reduce_scattered + self.all_gathered
 
     def sent(self, workers: int) -> float:
-        """Bytes that each of n workers sends if the algorithms are bandwidth-optimal. They are `2
-        (n - 1) / n` of all-reduced bytes plus `(n - 1) / n` of all other bytes. Divided by the
-        time, they are NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
+        """Bytes that each of n workers sends if the algorithms are bandwidth-optimal.
+
+        They are `2 (n - 1) / n` of all-reduced bytes plus `(n - 1) / n` of all other bytes. Divided
+        by the time, they are NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+        """
         part = (workers - 1) / workers
         return part * (2 * self.all_reduced + self.reduce_scattered + self.all_gathered)
 
     def messages(self, workers: int, buffer_bytes: float) -> int:
-        """Messages that each of n workers sends in rings, in buffers of at most `buffer_bytes`: 2
-        (n - 1) for an all-reduced buffer, n - 1 for one that is reduce-scattered or gathered."""
+        """Number of messages that each of n workers sends in rings, in buffers of at most
+        `buffer_bytes`: 2 (n - 1) for each buffer that is all-reduced, n - 1 for each buffer that is
+        reduce-scattered or gathered."""
         reduced, scattered, gathered = (
             max(1, math.ceil(count / buffer_bytes)) if count else 0
             for count in (self.all_reduced, self.reduce_scattered, self.all_gathered)
@@ -154,7 +157,8 @@ class Reductions:
 
     @classmethod
     def of_ddp(cls, bucket_mb: float, compression: float = 1.0) -> Reductions:
-        """The reductions of torch's DDP, with its `_DEFAULT_FIRST_BUCKET_BYTES` of 1 MiB."""
+        """The reductions of torch's DDP, whose first bucket has at most 1 MiB
+        (`_DEFAULT_FIRST_BUCKET_BYTES`)."""
         bucket = bucket_mb * _MIB
         return cls(bucket, min(bucket, 1 * _MIB), compression=compression)
 
@@ -175,7 +179,8 @@ class _StrategyOptions(Options):
     recommended: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Options that `candidates` yields for any number of workers."""
     own_network: ClassVar[bool] = False
-    """Whether its framework is not torch, and builds a new network, which the gate checks."""
+    """Whether its framework is not torch: the framework builds the network anew, and the gate
+    checks the new network."""
     wraps: ClassVar[str] = ""
     """Name of the strategy that this strategy wraps; the options of both have the same names."""
     has_timeline: ClassVar[bool] = False
@@ -183,7 +188,8 @@ class _StrategyOptions(Options):
     own_accumulation_key: ClassVar[str] = ""
     """The option that sets `own_accumulation`."""
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Dotted key of a spec -> the values that this strategy supports; by default, any value."""
+    """Dotted key of a spec -> the values that this strategy supports; a key without an entry may
+    have any value."""
 
     figures: ClassVar[tuple[str, ...] | None] = None
     """The metrics of a step that its engine can measure on request; None: all metrics, as for
@@ -263,7 +269,8 @@ class _StrategyOptions(Options):
 
     @property
     def lossy(self) -> Lossy | None:
-        """How the options change the results on purpose; None if they do not."""
+        """How the options change the results on purpose; None if the options do not change the
+        results."""
         return None
 
     def lossless(self) -> Self | None:
@@ -467,7 +474,8 @@ class DeepSpeedOptions(_StrategyOptions):
     bucket_mb: float = Field(default=200.0, gt=0)
     """Gradients are reduced in buckets of this many MiB of fp32 values."""
     overlap_comm: bool | None = None
-    """Reduce gradients in the backward pass (stages 1 to 3). Default: DeepSpeed's, in stage 3."""
+    """Reduce gradients during the backward pass (stages 1 to 3). Default: as in DeepSpeed, which
+    does this only in stage 3."""
 
     def refusals(self, spec: Trained) -> Refusals:
         needed = {"none": 0, "optimizer": 1, "parameters": 3}[self.offload]
@@ -975,7 +983,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _unshardable(network: Network) -> str:
-    """The properties of a network that prevent sharding; empty if there are none."""
+    """The properties of a network that prevent sharding; empty if the whole network can be
+    sharded."""
     if network.empty:
         return f"{listed(network.empty)}: without a value"
     return "a ScriptModule" if network.scripted else ""

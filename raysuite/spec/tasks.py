@@ -66,7 +66,8 @@ class MetricFacts(Frozen):
 
     @property
     def sign(self) -> int:
-        """1 if larger values are better, else -1: a larger sign * value is always better."""
+        """1 if larger values of the metric are better, else -1: a larger product of sign and value
+        is always better."""
         return 1 if self.higher_is_better else -1
 
     def words(self, values: Mapping[str, float], digits: int = 3) -> str:

@@ -14,7 +14,8 @@ class EarlyStoppingOptions(Options):
     """End a run before its last epoch, when its validation no longer improves."""
 
     metric: str = Field(default="val_loss", pattern=r"^val_[a-z0-9_]+$")
-    """The value compared after each epoch: `val_loss`, or a metric such as `val_accuracy`."""
+    """The value that is compared after each epoch: `val_loss`, or a metric of the task, such as
+    `val_accuracy`."""
     patience: int = Field(ge=1)
     """Number of epochs without improvement after which the run ends."""
     min_delta: float = Field(default=0.0, ge=0)

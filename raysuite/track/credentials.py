@@ -42,7 +42,10 @@ class ClusterCredentials:
 
 class BasicAuth:
     """Add user and password to requests to the MLflow server that `folder`/head.json names, and to
-    no other. Both files are read anew, because a restarted head has another address."""
+    no other requests.
+
+    The files are read for each request, because a restarted head has another address.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -62,9 +62,11 @@ class Point(NamedTuple):
 def epoch_points(
     epoch: EpochFinished, with_speed: bool, task: TaskFacts = CLASSIFICATION
 ) -> Iterator[Point]:
-    """The metrics of one epoch and of each of its steps. A Record has only the time of the epoch's
-    end; the times of steps are spread evenly over the training time. `with_speed` is False if the
-    gate has not passed: then no throughput is reported."""
+    """The metrics of one epoch and of each of its steps.
+
+    A Record has only the time of the epoch's end; the times of steps are spread evenly over the
+    training time. `with_speed` is False if the gate has not passed: then no throughput is reported.
+    """
     begin = epoch.time - epoch.validation_seconds - epoch.seconds
     each = epoch.seconds / max(1, len(epoch.losses))
     curves = {"loss": epoch.losses, "learning_rate": epoch.learning_rates, **epoch.figures}
@@ -226,7 +228,8 @@ def mlflow_key(name: str) -> str:
 
 
 _MOST_PART = 200
-"""Most characters of a part, so that a key with the text before the part fits MOST_KEY."""
+"""Largest number of characters of one part, chosen so that a key, with the text before the part,
+has at most MOST_KEY characters."""
 _DIGITS = 16
 _PLAIN = re.compile(r"(?!\.)[\w\-. ]+")
 _DIGEST = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}\Z")

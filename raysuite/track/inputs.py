@@ -21,9 +21,11 @@ _OF_THE_SET = ("name", "format", "path", "root", "image_size", "channels", "clas
 
 
 def dataset_inputs(plan: Plan) -> list[DatasetInput]:
-    """MLflow's dataset inputs for both splits of a plan's data set. The digest is computed from the
-    description (name, format, path, counts, image shape), not from the files: equal digests do not
-    prove equal content. A script has no inputs."""
+    """MLflow's dataset inputs for both splits of a plan's data set.
+
+    The digest is computed from the description (name, format, path, counts, image shape), not from
+    the files: equal digests do not prove equal content. A script has no inputs.
+    """
     if script_name(plan):
         return []
     from mlflow.entities import Dataset, DatasetInput, InputTag

@@ -23,8 +23,11 @@ EXPERIMENT = "loaders"
 
 
 def log_loaders(bench: LoadingBench, folder: Path, tracking_uri: str | None = None) -> str:
-    """Write a comparison as params, tags and files, with each timing as a step of the metric
-    `images_per_second/CANDIDATE`, into MLflow; return the error, or ""."""
+    """Write a comparison and the files of its folder into MLflow; return the error, or "".
+
+    The plan becomes params, the environment becomes tags, and each timing becomes a step of the
+    metric `images_per_second/CANDIDATE`.
+    """
     uri = tracking_address(tracking_uri)
     try:
         with quiet():

@@ -74,8 +74,10 @@ class LoggerSummary:
 
 
 def write_logger(results: Results, name: str) -> LoggerSummary:
-    """Write the started runs of a results folder with the logger `name`. Raises no exception: if a
-    run cannot be written, the summary has the reason."""
+    """Write the started runs of a results folder with the logger `name`.
+
+    Raises no exception: if a run cannot be written, the summary has the reason.
+    """
     folder = results.folder / name
     if not installed(name):
         return LoggerSummary(name, folder, error=f"it is not installed; {part(name).install}")

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 # A network as an MLflow model: an exported graph with its signature, its spec and its plan.
 
 TOLERANCE = 1e-4
-"""Largest difference between the outputs of graph and network, relative to the largest output."""
+"""Largest allowed difference between the outputs of the graph and of the network, relative to the
+largest output."""
 
 
 class Network(NamedTuple):
@@ -41,7 +42,8 @@ class Network(NamedTuple):
     module: Any
     """[b, channels, size, size] uint8 -> [b, classes] fp32; or the tensors of another task."""
     example: NDArray[Any]
-    """At least two input samples, because a graph traced with one accepts only one."""
+    """At least two input samples, because a graph that was traced with one sample accepts only one
+    sample."""
     outputs: NDArray[Any]
     """The module's outputs for `example`."""
     classes: list[str]
@@ -59,9 +61,11 @@ class Network(NamedTuple):
 
 def export(network: Network, plan: Plan, folder: Path) -> None:
     """Write an MLflow model that runs on CPUs, with the flavours pytorch and python_function.
-    torch.export makes the graph: loading it imports no user code and unpickles only tensors. The
-    resolved spec and the plan are written next to the model. Raises UserError if the network cannot
-    be traced, and RaysuiteError if the graph's outputs differ from the network's."""
+
+    torch.export makes the graph: loading it imports no user code and unpickles only tensors.
+    The resolved spec and the plan are written next to the model. Raises UserError if the network
+    cannot be traced, and RaysuiteError if the graph's outputs differ from the network's.
+    """
     import mlflow.pyfunc
     import mlflow.pytorch
     import numpy as np
@@ -209,7 +213,8 @@ def register(
 
 @contextmanager
 def _default_store(uri: str) -> Iterator[None]:
-    """Make `uri` MLflow's default store, in which every client looks up `models:/ID`."""
+    """Make `uri` MLflow's default store, because every client looks up `models:/ID` in the default
+    store, even a client of another store."""
     name, before = "MLFLOW_TRACKING_URI", os.environ.get("MLFLOW_TRACKING_URI")
     os.environ[name] = uri
     try:

@@ -19,8 +19,11 @@ PATIENCE = 60.0
 
 
 def results_id(folder: Path) -> str:
-    """32 hex digits that identify this folder's results, even after a move. The first call writes
-    them into the folder; if that fails, they are a hash of the plan and the folder's name."""
+    """32 hex digits that identify this folder's results, even after the folder is moved.
+
+    The first call writes the digits into the folder. If the folder is not writable, the digits are
+    a hash of the plan and the folder's name.
+    """
     file = folder / ID_FILE
     if not file.exists():
         part = folder / f".{ID_FILE}.{uuid.uuid4().hex}"
@@ -41,8 +44,10 @@ def results_id(folder: Path) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder against other processes; continue without a lock if it cannot be locked. Raises
-    TimeoutError if another process holds the lock for longer than PATIENCE."""
+    """Lock a folder against other processes; continue without a lock if it cannot be locked.
+
+    Raises TimeoutError if another process holds the lock for longer than PATIENCE.
+    """
     lock = FileLock(folder / ".sync.lock")
     try:
         lock.acquire(PATIENCE)

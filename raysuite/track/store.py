@@ -63,9 +63,12 @@ def _sqlite_file(uri: str) -> Path | None:
 
 
 def prepare_store(uri: str) -> None:
-    """Make the database of an SQLite store, if there is none: at once, because MLflow, which makes
-    its tables one by one, cannot use an incomplete one. Raises OSError if store or folder cannot be
-    written: MLflow would otherwise try to migrate the tables for minutes."""
+    """Make the database of an SQLite store, if there is none.
+
+    The file appears with all its tables at once. MLflow makes them one by one, and cannot use a
+    database in which some are missing. Raises OSError if the store or its folder cannot be written:
+    MLflow would otherwise try to migrate the store's tables for minutes.
+    """
     file = _sqlite_file(uri)
     if file is None:
         return
@@ -99,13 +102,16 @@ def without_password(uri: str) -> str:
 
 
 VIEW = "mlflow.sharedViewState."
-"""Tag VIEW + KEY of an experiment holds a view of its runs; a link to the view has the KEY."""
+"""The experiment's tag VIEW + KEY holds a view of its runs; a link to this view contains only
+KEY."""
 
 
 def runs_page(uri: str) -> str:
     """The link, relative to MLflow's address, to the page of the experiment that changed last. The
-    page shows the table of the newest results folder, if there is one. By default, MLflow 3 opens
-    an experiment on an overview of language models, which is empty here."""
+    page shows the table of the newest results folder, if there is one.
+
+    By default, MLflow 3 opens an experiment on an overview of language models, which is empty here.
+    """
     with quiet():
         from mlflow import MlflowClient
 
@@ -131,7 +137,8 @@ def experiments_page() -> str:
 
 
 def view_page(experiment_id: str, view: str) -> str:
-    """The page of an experiment's runs, in `view` or MLflow's own view, below MLflow's address."""
+    """The page of an experiment's runs, relative to MLflow's address, in the view with the key
+    `view`, or in MLflow's own view if `view` is empty."""
     shown = f"&viewStateShareKey={view}" if view else ""
     return f"#/experiments/{experiment_id}/runs?{_TRAINING}{shown}"
 
@@ -282,7 +289,8 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> str:
 
 
 def _artifacts(uri: str, name: str) -> str | None:
-    """The URI of an experiment's artifacts for an SQLite store; else None: MLflow chooses."""
+    """The URI of an experiment's artifacts for an SQLite store; else None, and MLflow chooses
+    it."""
     if _sqlite_file(uri) is None:
         return None
     return (artifacts_folder(uri) / mlflow_key(name)).as_uri()

@@ -20,8 +20,11 @@ _LOOK_EACH_S = 0.5
 
 
 def wait_while_starting(address: str, longest_s: float = LONGEST_S) -> None:
-    """Wait while the server at `address` is starting, according to $RAYSUITE_CLUSTER/head.json, for
-    at most `longest_s` seconds. Returns at once for any other server."""
+    """Wait while the server at `address` is still starting, according to head.json in the folder
+    $RAYSUITE_CLUSTER.
+
+    Returns at once for any other server, and after `longest_s` seconds at the latest.
+    """
     folder = os.environ.get(FOLDER_VARIABLE, "")
     deadline = time.monotonic() + longest_s
     while _is_starting(folder, address) and time.monotonic() < deadline:
@@ -57,7 +60,8 @@ class SyncSummary:
 
     @property
     def shown(self) -> str:
-        """The URL of the table of runs; without a server, how to see it; "" without a table."""
+        """The URL of the table of runs; without a server, how to see the table; "" if there is no
+        table."""
         if not (self.ok and self.page):
             return ""
         if self.address.startswith(("http://", "https://")):
@@ -119,7 +123,10 @@ def sync(
 
 def prepare(tracking_uri: str | None = None) -> None:
     """Open the store once, in a thread before the first run: creating a database takes seconds.
-    Waits for a cluster's server that is starting. Raises nothing: `sync` reports errors."""
+
+    Waits for a cluster's server that is still starting. Raises nothing: `sync` reports errors of
+    the store.
+    """
     try:
         with quiet():
             from mlflow import MlflowClient

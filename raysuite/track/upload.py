@@ -55,8 +55,10 @@ MEGA = 1e6
 
 
 def system_points(folder: Path) -> Iterator[Point]:
-    """Points `system/...` for each sample in a run's folder; step n is a host's n-th sample. With
-    several hosts, names contain the host: `system/HOST/...`."""
+    """Points `system/...` for each sample in a run's folder; step n is a host's n-th sample.
+
+    With several hosts, names contain the host: `system/HOST/...`.
+    """
     files = system_files(folder)
     for host, file in files.items():
         prefix = f"system/{mlflow_key(host)}/" if len(files) > 1 else "system/"
@@ -195,8 +197,10 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
 
 def ratio_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
     """The id of each ended run, with its row's speed-up and its ratio to the best row as points.
+
     All points have the end time of the last run. A ratio changes when further runs of its baseline
-    end, and MLflow shows the point with the latest time."""
+    end, and MLflow shows the point with the latest time.
+    """
     ends = [run.end.time for row in rows for run in row.runs if run.end]
     for row in rows:
         for key, name in RATIOS.items():
@@ -240,7 +244,8 @@ def trial_points(search: Search, trial: TrialFigures) -> Iterator[Point]:
 
 
 def points_of(search: Search | None, trial: TrialFigures, folder: Path) -> list[Point]:
-    """All points of a run. A trial's goals come first: MLflow compares by the first metric."""
+    """All points of a run whose journal is in `folder`. A trial's goals come first, since MLflow's
+    comparisons begin with the first metric."""
     goals = trial_points(search, trial) if search else ()
     return [*goals, *run_points(trial.figures), *system_points(folder)]
 
@@ -476,7 +481,8 @@ class Upload:
 
 
 def _overall(runs: list[RunFigures], whole: bool) -> str:
-    """The folder's status; KILLED for a sweep that is not `whole` and has no running trial."""
+    """The folder's status, from the statuses of its runs. KILLED for a sweep that is not complete
+    (`whole` is False) although no trial is running."""
     states = {mlflow_status(run) for run in runs}
     if not whole and "RUNNING" not in states:
         return "KILLED"
