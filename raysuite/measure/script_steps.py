@@ -200,7 +200,7 @@ class Recorder:
     def _is_same_step(self) -> bool:
         """Whether this call of `step` belongs to a step that has been counted: DeepSpeed calls
         `step` once per group of parameters."""
-        return "deepspeed" in sys.modules and bool(self._train) and not self._batches
+        return _has_loaded("deepspeed") and bool(self._train) and not self._batches
 
     def _own_samples(self) -> Own:
         """The data read from the training loader since the last step."""
@@ -417,11 +417,15 @@ def samples_hash(batch: Any) -> int | None:
     return sum(int(digest(sample)[:_HASH_DIGITS], 16) for sample in zip(*own, strict=True))
 
 
+def _has_loaded(module: str) -> bool:
+    return module in sys.modules
+
+
 def _are_shards(tensors: Sequence[Any]) -> bool:
     """Whether this rank holds only a part of the tensors, as with FSDP and ZeRO's partitions."""
     if any(each.is_shard() for t in tensors for each in getattr(t, "placements", ())):
         return True
-    if "deepspeed" in sys.modules:
+    if _has_loaded("deepspeed"):
         return True
     # FSDP1's optimiser has flat views of shards, which look like any other flat tensor
     if any(tensor.dim() != 1 for tensor in tensors):

@@ -141,7 +141,8 @@ def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
         (_certainty(_ratio([*points[:a], *points[b:]], points[a:b], strict, by_runs)), [a, b])
         for a, b in pairs
     )
-    certainty, best = max(tested, default=(0.0, []))
+    none: tuple[float, list[int]] = (0.0, [])
+    certainty, best = max(tested, default=none)
     return best if certainty else []
 
 

@@ -337,7 +337,8 @@ class DdpOptions(_StrategyOptions):
     """PyTorch's DDP: gradients are all-reduced in buckets during the backward pass."""
 
     engine = "raysuite.parallel.ddp:Ddp"
-    verified = recommended = ({},)
+    verified = ({},)
+    recommended = ({},)
 
     name: Literal["ddp"] = "ddp"
     bucket_mb: float = Field(default=25.0, gt=0)
@@ -396,7 +397,8 @@ class HorovodOptions(_StrategyOptions):
 
     engine = "raysuite.parallel.horovod:Horovod"
     part = "horovod"
-    verified = recommended = ({},)
+    verified = ({},)
+    recommended = ({},)
     has_timeline = True
     removed: ClassVar[Mapping[str, Any]] = {"adasum": False, "backward_passes_per_step": None}
 
@@ -462,7 +464,8 @@ class DeepSpeedOptions(_StrategyOptions):
 
     engine = "raysuite.parallel.deepspeed:DeepSpeed"
     part = "deepspeed"
-    verified = recommended = tuple({"zero_stage": stage} for stage in range(4))
+    verified = tuple({"zero_stage": stage} for stage in range(4))
+    recommended = verified
     figures = ("gradient_norm",)
 
     name: Literal["deepspeed"] = "deepspeed"
@@ -939,7 +942,7 @@ class PipelineOptions(_StrategyOptions):
 
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
-    ) -> None:
+    ) -> Traffic | None:
         return None
 
     def pipeline(self, micro_batches: int | None = None) -> Schedule:
@@ -973,7 +976,7 @@ class CustomOptions(_StrategyOptions):
 
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
-    ) -> None:
+    ) -> Traffic | None:
         return None
 
 

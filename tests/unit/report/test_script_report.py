@@ -17,7 +17,6 @@ from raysuite.report.raw_data import row_data
 from raysuite.report.script_report import _mean, script_caveats
 from raysuite.report.tables import Sheet, rows_sheet
 from raysuite.spec import parse_document
-from raysuite.track.entries import run_points, run_tags
 from tests.fake_results import ENVIRONMENT
 
 SPEC = """
@@ -92,14 +91,6 @@ def test_each_node_has_its_start_and_the_energy_or_why_there_is_none(results: Re
     energy = two.figures["host_joules"]
     assert (energy is None) == dark
     assert energy is None or energy.mean == pytest.approx(1.0)
-
-
-def test_mlflow_has_the_phases_by_node_and_the_placement(results: Results) -> None:
-    _, two = results_figures(results)
-    points = {point.key: point.value for point in run_points(two)}
-    assert points["start/imports/longer"] == 5.0
-    assert points["start/imports/a"] == 3.0
-    assert run_tags(two, "id")["raysuite.hosts"] == "a, longer"
 
 
 def test_explain_names_the_number_of_nodes(results: Results) -> None:
