@@ -70,7 +70,7 @@ class Head(File):
     dashboard: str
     """URL for `ray job submit`."""
     client: str = ""
-    """URL for Ray Client: `ray.init` from outside the cluster. Older versions did not write it."""
+    """URL for Ray Client: `ray.init` from outside the cluster."""
     mlflow: str
     """URL; empty if MLflow's server could not be started."""
     mlflow_answers: bool = False
