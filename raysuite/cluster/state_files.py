@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
@@ -78,7 +77,6 @@ class Head(File):
     mlflow_error: str = ""
     incarnation: str = ""
     """An id that is new at each start of the cluster's step."""
-    when: float = Field(default_factory=time.time)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -118,7 +116,6 @@ class Alive(File):
     cpus: float = 0.0
     gpus: float = 0.0
     incarnation: str = ""
-    when: float = Field(default_factory=time.time)
 
 
 class Stop(File):
