@@ -340,7 +340,6 @@ class SweepWork(Work[SweepRequest]):
 
     def plan(self) -> None:
         from raysuite.orchestrate import suite
-        from raysuite.orchestrate.sweep.search_algorithms import search_algorithm_of
         from raysuite.plan import check_unchanged
 
         request = self.request
@@ -362,7 +361,6 @@ class SweepWork(Work[SweepRequest]):
             self.document = began
         self.search = read_search(self.document)
         if self.opened is None:
-            search_algorithm_of(self.search)
             check_space(self.document, self.search)
             planned_trials(self.document, self.search, gpus_before(request.address))
             for line in () if request.quiet else idle_parts(self.document, self.search):

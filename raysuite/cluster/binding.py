@@ -9,7 +9,6 @@ address; docs/explanation/security.md lists all listening ports.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import os
 import sys
@@ -57,10 +56,6 @@ def bound(address: str, folder: Path) -> dict[str, str]:
 
 
 def _bound(address: str, library: Path) -> dict[str, str]:
-    try:
-        ipaddress.IPv4Address(address)
-    except ValueError:
-        raise LibraryError(f"{address!r} is not an IPv4 address") from None
     if set(str(library)) & set(" :"):
         raise LibraryError(
             f"LD_PRELOAD cannot contain {str(library)!r}, because of its spaces or colons"

@@ -41,7 +41,6 @@ class RayJob:
     id: str
     status: str
     entrypoint: str
-    message: str
 
 
 class Dashboard:
@@ -63,13 +62,7 @@ class Dashboard:
         found = [entry for entry in self._ask("/api/jobs/") if entry.get("type") == "SUBMISSION"]
         found.sort(key=lambda entry: entry.get("start_time") or 0)
         return [
-            RayJob(
-                entry["submission_id"],
-                entry["status"],
-                entry["entrypoint"],
-                entry.get("message") or "",
-            )
-            for entry in found
+            RayJob(entry["submission_id"], entry["status"], entry["entrypoint"]) for entry in found
         ]
 
     def submit(self, entrypoint: str, job: str) -> None:

@@ -137,11 +137,13 @@ class Keeper:
 
     def run(self) -> int:
         """Run until the cluster has ended; return the exit status of its last head."""
-        for restart in range(self._site.head_restarts + 1):
+        most = self._site.head_restarts
+        for restart in range(most + 1):
             status = self._start(f"{os.getpid()}-{restart}")
             if status == 0 or self._ended or self._folder.stop() or self._folder.end.exists():
                 return 0
-            print(f"raysuite: the cluster ended with status {status}; start {restart}", flush=True)
+            then = f"start {restart + 1} of" if restart < most else "no start is left of"
+            print(f"raysuite: the cluster ended with status {status}; {then} {most}", flush=True)
         return status
 
     def _start(self, start: str) -> int:

@@ -160,8 +160,7 @@ def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
 
 def adopt_orphans() -> None:
     """Make this process the parent of descendants whose parent ends. Linux only."""
-    if sys.platform == "linux":
-        _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager

@@ -333,19 +333,15 @@ class SlurmError(RaysuiteError):
         """The whole output."""
 
 
-class NoSlurmError(SlurmError):
-    """A SLURM command is not installed on this host."""
-
-
 def ask(words: Sequence[str], text: str | None = None) -> str:
     """Run a command with the input `text`; return its standard output, and with `text` also its
-    standard error. Raises NoSlurmError if it is missing, SlurmError if it fails or hangs."""
+    standard error. Raises SlurmError if it is missing, fails or hangs."""
     try:
         done = subprocess.run(
             words, input=text, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
         )
     except OSError as error:
-        raise NoSlurmError(f"{words[0]} is not on PATH") from error
+        raise SlurmError(f"{words[0]} is not on PATH") from error
     except subprocess.TimeoutExpired as error:
         raise SlurmError(f"{words[0]} did not answer within {_PATIENCE_S:.0f} s") from error
     if done.returncode:
@@ -512,13 +508,13 @@ def host_names(names: str) -> list[str]:
 
 def _ask(words: Sequence[str]) -> str:
     """Run a command. Raises UserError if the program is missing, SlurmError if it fails."""
-    try:
-        return ask(words)
-    except NoSlurmError as error:
+    if shutil.which(words[0]) is None:
         raise UserError(
             f"{words[0]} is not found: use a site of kind slurm on its login node; for a cluster "
-            "on this machine, leave SITE out"
-        ) from error
+            "on this machine, leave --site out"
+        )
+    try:
+        return ask(words)
     except SlurmError as error:
         raise SlurmError(f"{words[0]}: {error.said}") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
@@ -70,7 +69,7 @@ class Head(File):
     dashboard: str
     """URL for `ray job submit`."""
     client: str = ""
-    """URL for Ray Client: `ray.init` from outside the cluster. Older versions did not write it."""
+    """URL for Ray Client: `ray.init` from outside the cluster."""
     mlflow: str
     """URL; empty if MLflow's server could not be started."""
     mlflow_answers: bool = False
@@ -78,7 +77,6 @@ class Head(File):
     mlflow_error: str = ""
     incarnation: str = ""
     """An id that is new at each start of the cluster's step."""
-    when: float = Field(default_factory=time.time)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -118,7 +116,6 @@ class Alive(File):
     cpus: float = 0.0
     gpus: float = 0.0
     incarnation: str = ""
-    when: float = Field(default_factory=time.time)
 
 
 class Stop(File):

@@ -81,10 +81,9 @@ def _raise_what_was_found(
     ]
     if len(lines) < len(plans):
         output = (folder / _OUTPUT).read_text("utf-8", errors="replace").splitlines()
-        message = f"the process that tried one batch ended with {code}"
-        message = ": ".join([message, " | ".join(output[-_LAST_LINES:])])
-        mistake = Mistake(message, key="model.name")
-        found.append(_placed(plans[len(lines)], mistake, document))
+        last = " | ".join(output[-_LAST_LINES:])
+        message = f"the process that tried one batch ended with {code}: {last}"
+        found.append(_placed(plans[len(lines)], Mistake(message, key="model.name"), document))
     _raise_all(found)
 
 

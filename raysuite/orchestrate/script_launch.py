@@ -34,7 +34,6 @@ from raysuite.orchestrate.stopping import requested_stop
 from raysuite.orchestrate.torchrun import launcher
 from raysuite.plan import RunPlan
 from raysuite.records import (
-    GateVerdict,
     Journal,
     Record,
     Results,
@@ -193,17 +192,15 @@ def _records(plan: RunPlan, results: Results, ended: Ended) -> list[Record]:
             )
         ]
     samples = script.samples(numbers_of(plan.workers, ended.nodes))
-    found: GateVerdict | None = None
-    notes: list[str] = []
+    checked, notes = list[Record](), list[str]()
     if script.check and plan.workers > 1:
         found, notes = verdict(plan.run_id, logs, steps, samples, _alone(plan, results))
-    if found is not None and not found.passed:
-        failed = RunFailed(run_id=plan.run_id, reason="gate", message=found.message)
-        return [found, failed]
-    checked: list[Record] = [] if found is None else [found]
+        if found is not None and not found.passed:
+            failed = RunFailed(run_id=plan.run_id, reason="gate", message=found.message)
+            return [found, failed]
+        checked += [found] if found else []
     if profiled:
-        shares = time_shares(plan.run_id, logs, measure.profile_steps, first, _TRACE)
-        checked.append(shares)
+        checked.append(time_shares(plan.run_id, logs, measure.profile_steps, first, _TRACE))
     return [*checked, *script_records(plan.run_id, logs, steps, samples, notes)]
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.suites import Suite, is_to_be_resumed, register, unregister
@@ -36,7 +36,7 @@ RESERVED_S = 3.0
 """Seconds before the deadline that the driver needs in order to end by itself."""
 
 
-class StopWatch:
+class StopWatch(Signals):
     """Detects whether this process's suite has to stop.
 
     `cluster` is the folder of the cluster in which the suite runs, if any; `within_s` is the number
@@ -45,30 +45,23 @@ class StopWatch:
     """
 
     def __init__(self, cluster: ClusterFolder | None, within_s: float) -> None:
+        super().__init__(within_s, kept=True)
         self._cluster = cluster
         self._began = time.time()
-        self._signals = Signals(within_s, kept=True)
-        self._stop: Stop | None = None
+        self._first: Stop | None = None
         self._seen_at = 0.0
         """Monotonic time at which the request was first seen."""
         self.on_final: Callable[[], None] = lambda: None
         """Called at once when a person ends the suite: this process may be killed soon after."""
 
-    def __enter__(self) -> Self:
-        self._signals.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._signals.__exit__(*error)
-
     def request(self) -> Stop | None:
         """The first request to stop: the cluster's, if a signal comes at the same time."""
-        if self._stop is None:
-            self._stop = self._of_cluster() or self._signals.request()
+        if self._first is None:
+            self._first = self._of_cluster() or super().request()
             self._seen_at = time.monotonic()
             if self.is_final():
                 self.on_final()
-        return self._stop
+        return self._first
 
     @contextmanager
     def registered(self, suite: Suite) -> Iterator[None]:
@@ -97,7 +90,7 @@ class StopWatch:
         """Whether a person ended the suite, so that it is not resumed automatically. A suite that
         ended with its cluster is resumed, by the next start of its head or by `raysuite cluster up
         --resume`."""
-        stop = self._of_cluster() or self._stop
+        stop = self._of_cluster() or self._first
         return stop is not None and stop.reason == "interrupted" and not self._cluster_is_ending()
 
     def _cluster_is_ending(self) -> bool:

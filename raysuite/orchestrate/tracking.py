@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from raysuite.orchestrate import registration
 
@@ -24,22 +24,17 @@ _NICENESS = 10
 """Niceness of the thread that sends during runs: the runs have priority."""
 
 
-class Show(Protocol):
-    """Prints a text on stdout, or as a message on stderr."""
-
-    def __call__(self, text: str, *, error: bool = False) -> None: ...
-
-
 class Tracking:
     """Sends the journals to MLflow. An outage is reported once."""
 
     def __init__(
         self,
         uri: str | None,
-        show: Show,
+        show: Callable[..., None],
         clock: Callable[[], float] = time.monotonic,
         patience_s: float = _PATIENCE_S,
     ) -> None:
+        """`show` prints a text on stdout or, with `error=True`, on stderr."""
         self._uri, self._show, self._clock, self._patience_s = uri, show, clock, patience_s
         self._is_shown = False
         self._preparing = threading.Thread(target=self._prepare, daemon=True)

@@ -30,9 +30,6 @@ log = logging.getLogger("raysuite.cluster")
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: python -P -m raysuite.cluster.agent FOLDER", file=sys.stderr)
-        return BAD_INPUT
     os.umask(0o077)  # otherwise Ray's folders would be open to all users
     # a core dump would write the token into the folder in which `cluster up` was called
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

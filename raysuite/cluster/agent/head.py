@@ -396,10 +396,9 @@ class HeadNode:
             cpus=sum(node.cpus for node in alive),
             gpus=sum(node.gpus for node in alive),
             incarnation=self._node.place.incarnation,
-            when=self._alive.when,
         )
         if found != self._alive:
-            self._alive = found.model_copy(update={"when": time.time()})
+            self._alive = found
             log.info("nodes alive: %s", ", ".join(found.addresses))
             try:
                 self._node.folder.write(self._alive)

@@ -77,10 +77,8 @@ def refuses(address: str, port: int, timeout_s: float = 2.0) -> bool:
     """Whether the host is up but no program listens; False for a host that does not respond."""
     try:
         socket.create_connection((address, port), timeout_s).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
     return False
 
 

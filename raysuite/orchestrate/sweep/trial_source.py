@@ -21,7 +21,7 @@ from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.orchestrate.suite import planned
 from raysuite.orchestrate.sweep.population_run import Population
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
-from raysuite.orchestrate.sweep.search_algorithms import search_algorithm_of
+from raysuite.orchestrate.sweep.search_algorithms import next_values
 from raysuite.orchestrate.sweep.trial import Request, as_text, record_deadline
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
@@ -93,7 +93,6 @@ class TrialSource(Searcher):
         super().__init__()
         self._document, self._search, self._results = document, search, results
         self._capacity, self._scheduler, self._notify = capacity, scheduler, notify
-        self._decider = search_algorithm_of(search)
         self._seen = Datasets()
         self._plans = planned(results)
         decided = results.decided() if draws_replacements(search) else None
@@ -245,7 +244,7 @@ class TrialSource(Searcher):
         while True:
             if self.stopped or stopping.requested_stop(self._results.folder):
                 return None
-            values = self._decider.next(known, self._left_out)
+            values = next_values(self._search, known, self._left_out)
             if values is None:
                 break
             try:

@@ -212,12 +212,16 @@ def waits(folder: ClusterFolder, *files: str) -> str:
     return f"until [[ {there} ]]; do sleep 0.02; done"
 
 
-def test_a_head_that_dies_is_started_again_with_all_others(folder: ClusterFolder) -> None:
+def test_a_head_that_dies_is_started_again_with_all_others(
+    folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     agent = f"[[ $RAYSUITE_PLACE == 0:* ]] && exit 9; {waits(folder, 'end')}"
     status, places = keep(folder, agent)
     assert status == 9
     assert [place[:2] for place in places] == ["0:"] * 3 + ["1:"] * 3
     assert len({place[2:] for place in places}) == 3, "each start has a name of its own"
+    told = [line.partition("; ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert told == ["start 1 of 2", "start 2 of 2", "no start is left of 2"]
     assert folder.over.exists()
 
 

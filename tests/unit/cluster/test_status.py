@@ -407,3 +407,11 @@ def test_a_node_that_failed_may_be_started_again(
     joined(folder, "a")
     assert not patience.is_over(status_of(folder), 101.0)
     assert patience.is_over(status_of(folder), 147.0), "it stays so"
+
+
+def test_without_slurm_the_options_of_a_local_cluster_are_told(
+    folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"^squeue is not found: .* leave --site out$"):
+        status_of(folder)

@@ -78,8 +78,8 @@ def test_a_job_that_cannot_be_ended_is_told(
 def test_a_busy_head_is_asked_again(
     folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace_s: float
 ) -> None:
-    run = RayJob("digits", "RUNNING", "raysuite run x.yaml", "")
-    done = RayJob("done", "SUCCEEDED", "raysuite run y.yaml", "")
+    run = RayJob("digits", "RUNNING", "raysuite run x.yaml")
+    done = RayJob("done", "SUCCEEDED", "raysuite run y.yaml")
     slow = NoAnswerError("slow")
     left = answers(monkeypatch, [done, run], slow, slow, [run, done], [done])
     says(tmp_path, "COMPLETING")

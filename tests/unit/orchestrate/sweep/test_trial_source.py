@@ -12,7 +12,7 @@ from ray.tune.search import Searcher
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.sweep import trial_source
-from raysuite.orchestrate.sweep.search_algorithms import search_algorithm_of
+from raysuite.orchestrate.sweep.search_algorithms import next_values
 from raysuite.orchestrate.sweep.trial import as_text
 from raysuite.plan import RunPlan
 from raysuite.plan.space import drawn, draws_replacements
@@ -386,15 +386,14 @@ def test_drawn_values_are_as_many_as_were_drawn_and_grids_have_no_others(tmp_pat
     wanted = list(drawn(search))
     assert len(wanted) == 6
     assert 1 < wanted.count(wanted[0]) < 6, "some were drawn twice"
-    searcher = search_algorithm_of(search)
     for place, values in enumerate(wanted):
         trials = [trial(number, each) for number, each in enumerate(wanted[:place])]
-        assert searcher.next(trials, []) == values
-        assert searcher.next(trials[1:], wanted[:1] if place else []) == values
+        assert next_values(search, trials, []) == values
+        assert next_values(search, trials[1:], wanted[:1] if place else []) == values
     trials = [trial(number, each) for number, each in enumerate(wanted)]
-    assert searcher.next(trials, []) is None
+    assert next_values(search, trials, []) is None
     *_, seventh = drawn(search.model_copy(update={"trials": 7}))
-    assert searcher.next(trials[1:], wanted[:1]) == seventh, "one draw was infeasible"
+    assert next_values(search, trials[1:], wanted[:1]) == seventh, "one draw was infeasible"
     crossed = {**space, "optimizer.lr": {"grid": [0.1, 0.2]}}
     assert draws_replacements(search)
     for listed in (LRS, space):
