@@ -422,7 +422,7 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
 
 
 def _with_files(blocks: Iterable[DataOptions]) -> list[Target]:
-    """The data sets with files or of a user; a message states why each other is not checked."""
+    """The sets with files, or a user's; of any other set a message states why it is not checked."""
     from raysuite.data.set_check import target_of
 
     found = []
