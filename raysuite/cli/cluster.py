@@ -329,7 +329,8 @@ def check(
         ]
         stdout().print(table(columns, lines))
         if carried := sorted({name for row in rows for name in row.transports}):
-            print_text(f"all-reduce of all: {rows[0].all_reduce_s:.4g} s, by {'; '.join(carried)}")
+            by = "; ".join(carried)
+            print_text(f"all-reduce over all nodes: {rows[0].all_reduce_s:.4g} s, by {by}")
         for line in findings(rows):
             print_text(line)
         if len(rows) < FEWEST:

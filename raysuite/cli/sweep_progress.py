@@ -288,7 +288,7 @@ def _trials(trials: list[PlannedTrial], keys: dict[str, str]) -> Table:
     for trial in trials:
         plan = trial.plan
         values = [value_text(trial.values[k]) if k in trial.values else "–" for k in keys]
-        number, workers, batch, steps = "–", "–", "–", "cannot be"
+        number, workers, batch, steps = "–", "–", "–", "not possible"
         if plan is not None:
             number, workers, batch, steps = str(plan.index), str(plan.workers), "auto", "auto"
             if plan.batch_is_given or not plan.undecided:
@@ -304,4 +304,4 @@ def _summary(search: SearchOptions, trials: list[PlannedTrial]) -> list[str]:
     number = f"{made} trials" if trials else f"at most {search.trials} trials, chosen as it runs"
     limit = "no deadline" if search.deadline_s is None else f"at most {search.deadline_s:g} s each"
     lines = [f"{number}, by {by}; {limit}; goal: {' and '.join(search.wanted)}"]
-    return lines + [f"cannot be: {trial.why_not}" for trial in trials if trial.plan is None]
+    return lines + [f"not possible: {trial.why_not}" for trial in trials if trial.plan is None]

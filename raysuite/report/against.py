@@ -605,7 +605,7 @@ def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
     pair = (ours, theirs)
     left, right = (f"{each.name} ({each.scheduler})" for each in pair)
 
-    def line(quantity: str, a: float, b: float, names: tuple[str, str] = (left, right)) -> Line:
+    def line(quantity: str, a: float, b: float, *, names: tuple[str, str] = (left, right)) -> Line:
         ratio = Ratio(a / b, None, None) if b > 0 else None
         sides = names[0], Measured(a), names[1], Measured(b)
         return Line(quantity, *sides, ratio=ratio, task=ours.task)
@@ -621,14 +621,14 @@ def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
             continue
         names = f"{left}, {trial_name(a)}", f"{right}, {trial_name(b)}"
         first, second = (cast(float, trial.goals[goal]) for trial in (a, b))
-        found = line(_quantity(goal, ours.task), first, second, names)
+        found = line(_quantity(goal, ours.task), first, second, names=names)
         if goal == "accuracy":
             mine, other = (Measured(x, *accuracy_interval(t)) for x, t in ((first, a), (second, b)))
             found = replace(found, ours=mine, theirs=other)
         yield found
         epochs = (a.figures.epochs_to_accuracy, b.figures.epochs_to_accuracy)
         if goal in TIMES and epochs[0] and epochs[1]:
-            yield line(goal.replace("time", "epochs"), epochs[0], epochs[1], names)
+            yield line(goal.replace("time", "epochs"), epochs[0], epochs[1], names=names)
 
 
 def _quantity(goal: Goal, task: TaskFacts) -> str:

@@ -271,7 +271,7 @@ def _published(
     if compared is None or not compared.published:
         return []
     named = {row.name: row for row in rows}
-    marks: dict[tuple[str, int, float], Trace] = {}
+    marks: dict[tuple[str, float, float], Trace] = {}
     for line in compared.lines:
         row = named.get(line.ours_name)
         if line.quantity == quantity and row is not None:
@@ -573,7 +573,8 @@ def interval_trace(
     for place in range(0, len(mean["x"]), math.ceil(len(mean["x"]) / most) if most else 1):
         values = [y[place] for _, y in repeats if place < len(y)]
         found = statistic(values, runs) if all(map(math.isfinite, values)) else None
-        low = high = None
+        low: float | None = None
+        high: float | None = None
         if found is not None and found.high is not None and math.isfinite(found.high):
             low, high = end_of(found.low), found.high
         points.append({"x": mean["x"][place], "y": mean["y"][place], "low": low, "high": high})
