@@ -22,6 +22,7 @@ from raysuite.data.formats import open_source
 from raysuite.data.formats.base import TensorSource
 from raysuite.data.order import balanced, permutation, rank_slices, step_sizes, step_weights
 from raysuite.data.reading import label_of
+from raysuite.errors import DataError
 from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.nested import unpadded
@@ -642,5 +643,10 @@ def validate(loop: TrainingLoop, watch: Watch) -> Validated | EndRequest:
         tally = None if tally is None else torch.zeros_like(tally)
     total, *others = engine.comm.all_reduce(sums, "sum").split(sizes)
     loss, weight_sum = total.tolist()
+    if not weight_sum:
+        raise DataError(
+            f"{plan.spec.data.name}: no target of the validation set counts, so the mean loss is "
+            "not defined; give a set whose targets are not all ignored"
+        )
     whole = Total(loss / weight_sum, weight_sum, sum(step_sizes(order, global_batch, skipped)))
     return Validated(whole.loss, values_of(task, others, whole), tally)
