@@ -65,7 +65,7 @@ class _Here:
         loaded: Iterator[Any] = map(load, slices)
         if self._pool is not None:
             ahead = self._options.prefetch + self._options.threads
-            loaded = prefetched(slices, partial(self._pool.submit, load), ahead)
+            loaded = prefetched(slices, self._pool, load, ahead)
         for batch in loaded:
             if isinstance(batch, DataError):
                 raise batch
