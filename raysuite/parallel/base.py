@@ -298,10 +298,10 @@ class Engine(ABC):
 
 
 class FrameworkEngine(Engine):
-    """Base class of raysuite's engines whose rank has the whole model when the engine is made."""
+    """Base class of raysuite's own engines that begin with the whole model on every rank."""
 
     whole_gradients: ClassVar[bool] = True
-    """See `whole` of LossScale; lossy options never keep whole gradients."""
+    """`whole` of LossScale, unless the options are lossy."""
 
     def __init__(
         self,

@@ -76,14 +76,12 @@ class _Samples:
         try:
             found = self._set[number]
         except (Exception, SystemExit) as error:  # the user's code may raise anything
-            raise DataError(
-                f"{place} raised {type(error).__name__}: {error}; correct it"
-            ) from error
+            why = f"{type(error).__name__}: {error}"
+            raise DataError(f"{place} raised {why}; correct it") from error
         if not isinstance(found, tuple | list) or len(found) != 2:
             parts = f" of {len(found)}" if isinstance(found, tuple | list) else ""
-            raise DataError(
-                f"{place} is a {type(found).__name__}{parts}; expected (inputs, targets)"
-            )
+            what = f"{type(found).__name__}{parts}"
+            raise DataError(f"{place} is a {what}; expected (inputs, targets)")
         return found[0], found[1]
 
     def shown(
@@ -107,14 +105,10 @@ class _Samples:
             ) from error
         # torch's default_collate turns tuples into lists
         inputs, targets = (mapped(each, lambda value: value) for each in (inputs, targets))
-        wrong = next(
-            (x for x in leaves((inputs, targets)) if not isinstance(x, torch.Tensor)), None
-        )
-        if wrong is not None:
-            raise DataError(
-                f"{self.place(first)} has a {type(wrong).__name__}; valid: tensors, arrays "
-                "and numbers"
-            )
+        for each in leaves((inputs, targets)):
+            if not isinstance(each, torch.Tensor):
+                what = f"{self.place(first)} has a {type(each).__name__}"
+                raise DataError(f"{what}; valid: tensors, arrays and numbers")
         return inputs, targets
 
 
