@@ -77,7 +77,7 @@ class LoopState(BaseModel):
     best_epoch: int = 0
     so_far: SoFar = SoFar()
     classes: tuple[str, ...] = ()
-    """Class name of each label; empty in checkpoints of earlier versions."""
+    """Class name of each label; empty if the classes have no names."""
 
     def check_classes(self, found: Sequence[str]) -> None:
         """Raise DataError if labels now mean other classes."""
