@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, TypeVar
@@ -56,9 +56,8 @@ class Loader(Protocol):
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         """Yield one Batch per Slice, in order. A later call ends the iterator of an earlier call.
-
-        Raises DataError with the file's name if an image is unreadable, RunError if a process died.
-        """
+        Raises DataError with the file's name if an image is unreadable, RunError if a process
+        died."""
 
     def close(self) -> None:
         """Free processes, threads and device memory."""
@@ -80,15 +79,16 @@ class LatestCall:
 
 
 def prefetched(
-    slices: Sequence[Slice], begin: Callable[[Slice], Future[Loaded]], ahead: int
+    slices: Sequence[Slice], pool: Executor, load: Callable[[Slice], Loaded], ahead: int
 ) -> Iterator[Loaded]:
-    """The results of `begin` for each slice, in order. `begin` is called for the slices up to
-    `ahead` places after the one whose result is awaited."""
+    """The results of `load` for each slice, in order. `pool` loads the slices up to `ahead` places
+    after the one whose result is awaited."""
     pending: deque[Future[Loaded]] = deque()
     coming = iter(slices)
     try:
         for _ in slices:
-            pending.extend(map(begin, islice(coming, 1 + ahead - len(pending))))
+            for each in islice(coming, 1 + ahead - len(pending)):
+                pending.append(pool.submit(load, each))
             yield pending.popleft().result()
     finally:
         for future in pending:

@@ -101,10 +101,7 @@ class Conversion:
 
 
 def plan_conversion(
-    source: Path,
-    target: Path,
-    shards: int | None = None,
-    shorter_side: int | None = None,
+    source: Path, target: Path, shards: int | None = None, shorter_side: int | None = None
 ) -> Conversion:
     """Plan every shard; nothing is written.
 
@@ -340,10 +337,7 @@ class Summary:
 
 
 def convert(
-    conversion: Conversion,
-    workers: int,
-    bad: Policy = "error",
-    count: Count = lambda images: None,
+    conversion: Conversion, workers: int, bad: Policy = "error", count: Count = lambda images: None
 ) -> Summary:
     """Write every shard that is not complete, then the manifest.
 

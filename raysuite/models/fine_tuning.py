@@ -65,10 +65,8 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
 
 
 def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
-    """Freeze the parameters whose names in `named_parameters` match a pattern.
-
-    Raises UserError for patterns without a match, and if all parameters would be frozen.
-    """
+    """Freeze the parameters whose names in `named_parameters` match a pattern. Raises UserError for
+    patterns without a match, and if all parameters would be frozen."""
     parameters = dict(network.named_parameters())
     if wrong := unmatched(patterns, parameters):
         raise UserError(f"model.freeze: {wrong}")

@@ -37,13 +37,15 @@ class WeightAverage:
     def update(self, model: nn.Module) -> None:
         """Update the average after one step. `model` may hold only this rank's weights."""
         averaged = _tensors(self.model)
-        pairs = [(averaged[name], value) for name, value in _tensors(model).items()]
-        averaging = [pair for pair in pairs if _is_averaged(pair[0])] if self._steps else []
-        copied = [pair for pair in pairs if not self._steps or not _is_averaged(pair[0])]
-        for own, other in copied:
-            own.copy_(other)
-        if averaging:
-            averages, weights = zip(*averaging, strict=True)
+        averages, weights = [], []
+        for name, value in _tensors(model).items():
+            own = averaged[name]
+            if self._steps and (own.is_floating_point() or own.is_complex()):
+                averages.append(own)
+                weights.append(value)
+            else:
+                own.copy_(value)
+        if averages:
             torch._foreach_lerp_(averages, weights, 1 - self._decay)
         self._steps += 1
 
@@ -65,10 +67,6 @@ class WeightAverage:
         self.model.load_state_dict(
             {name.removeprefix(_MODEL): value for name, value in state.items()}
         )
-
-
-def _is_averaged(value: Tensor) -> bool:
-    return value.is_floating_point() or value.is_complex()
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -199,10 +199,8 @@ class Engine(ABC):
 
     @abstractmethod
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
-        """Take one optimiser step over `settings.accumulate` micro-batches.
-
-        Returns the summed loss of this rank's samples, a detached scalar on the device.
-        """
+        """Take one optimiser step over `settings.accumulate` micro-batches. Returns the summed loss
+        of this rank's samples, a detached scalar on the device."""
 
     def train(self, on: bool = True) -> None:
         """Switch the layers, and an optimiser that averages the weights, to training mode (`on`) or
@@ -273,10 +271,8 @@ class Engine(ABC):
 
     @contextmanager
     def timeline(self, file: Path) -> Iterator[None]:
-        """Within the context, record the framework's own timeline of collectives, if any.
-
-        All ranks must call this. Rank 0 writes the timeline to `file`.
-        """
+        """Within the context, record the framework's own timeline of collectives, if any. All ranks
+        must call this. Rank 0 writes the timeline to `file`."""
         yield
 
     def loss(self, batch: Batch, output: Any) -> tuple[Tensor, Tensor]:
@@ -302,10 +298,10 @@ class Engine(ABC):
 
 
 class FrameworkEngine(Engine):
-    """Base class of raysuite's engines whose rank has the whole model when the engine is made."""
+    """Base class of raysuite's own engines that begin with the whole model on every rank."""
 
     whole_gradients: ClassVar[bool] = True
-    """See `whole` of LossScale; lossy options never keep whole gradients."""
+    """`whole` of LossScale, unless the options are lossy."""
 
     def __init__(
         self,

@@ -74,14 +74,14 @@ class Fsdp(TorchGroupStrategy):
         if self.options.copies != "nodes":
             return self.options.copies
         hosts = gather_plain(TorchComm(world.device), gethostname())
-        each = world.size // len(set(hosts))
-        if any(len(set(hosts[first : first + each])) > 1 for first in range(0, world.size, each)):
+        nodes = dict.fromkeys(hosts)
+        if hosts != [node for node in nodes for _ in range(world.size // len(nodes))]:
             raise UserError(
                 f"strategy.copies: nodes needs as many workers on each node; got "
                 f"{sorted(Counter(hosts).values())}; set resources.workers to a multiple of the "
                 "nodes, or copies to a number"
             )
-        return len(set(hosts))
+        return len(nodes)
 
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from raysuite.errors import MissingPartError, UserError
 from raysuite.parallel.base import BaseStrategy, FrameworkEngine, TorchEngine, World
-from raysuite.parallel.comm import Comm, Pending, Reduction
+from raysuite.parallel.comm import Comm, Pending, Reduction, shared_store
 from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
 from raysuite.units import MIB
@@ -74,13 +75,6 @@ class Rendezvous:
         self.port: int = self._server.start()
         self._server.init(plan)
 
-    def variables(self, address: str) -> dict[str, str]:
-        """The environment variables with this server's address and port, for the ranks."""
-        return {
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(self.port),
-        }
-
     def stop(self) -> None:
         """Stop the server; all ranks must have shut Horovod down before."""
         self._server.stop()
@@ -94,26 +88,23 @@ def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
     """
     if "HOROVOD_GLOO_RENDEZVOUS_PORT" in os.environ:
         return None
-    if size == 1:
-        os.environ.update(rank_variables(["localhost"])[0])
-        alone = Rendezvous(["localhost"])
-        os.environ.update(alone.variables("127.0.0.1"))
-        return alone
-
-    from raysuite.parallel.comm import shared_store  # imports torch, which the driver does not
-
-    store = shared_store("horovod", rank, size)
-    store.set(f"host/{rank}", socket.gethostname())
+    # a process alone needs neither torchrun's store nor its address
+    store: Any = shared_store("horovod", rank, size) if size > 1 else HashStore()
+    store.set(f"host/{rank}", socket.gethostname() if size > 1 else "localhost")
     hosts = [store.get(f"host/{other}").decode() for other in range(size)]
     server = Rendezvous(hosts) if rank == 0 else None
     if server is not None:
         store.set("port", str(server.port))
-    os.environ.update(rank_variables(hosts)[rank])
-    os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = os.environ["MASTER_ADDR"]
-    os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = store.get("port").decode()
-    # rank 0, which runs the server, and the process that has torchrun's store must both run until
-    # all ranks have started. One process answers all requests, so the timeout grows with the ranks.
-    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(60, math.ceil(size / 2))))
+    os.environ.update(
+        rank_variables(hosts)[rank],
+        HOROVOD_GLOO_RENDEZVOUS_ADDR=os.environ["MASTER_ADDR"] if size > 1 else "127.0.0.1",
+        HOROVOD_GLOO_RENDEZVOUS_PORT=store.get("port").decode(),
+    )
+    if size > 1:
+        # rank 0, which runs the server, and the process that has torchrun's store must both run
+        # until all ranks have started. One process answers all requests, so the timeout grows with
+        # the ranks.
+        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(60, math.ceil(size / 2))))
     return server
 
 
@@ -253,10 +244,8 @@ class Horovod(BaseStrategy):
         self._variables_before: dict[str, str] = {}
 
     def start(self, world: World) -> None:
-        """Join Horovod's group.
-
-        Raises MissingPartError if Horovod is absent, and UserError if Horovod would crash.
-        """
+        """Join Horovod's group. Raises MissingPartError if Horovod is absent, and UserError if
+        Horovod would crash."""
         hvd = _horovod()
         super().start(world)
         if hvd.is_initialized():

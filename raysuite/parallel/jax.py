@@ -84,10 +84,8 @@ class Network:
         self.operations = rebuilt.operations_of(model)
 
     def __call__(self, state: State, images: Any, key: Any = None) -> tuple[Any, State]:
-        """Logits [b, classes] for images [b, H, W, C], and new running statistics.
-
-        `key`: JAX's key for random numbers; given only in training.
-        """
+        """Logits [b, classes] for images [b, H, W, C], and new running statistics. `key`: JAX's key
+        for random numbers; given only in training."""
         values: dict[str, Any] = {}
         found: State = {}
         for index, each in enumerate(self.operations):
@@ -123,8 +121,9 @@ class Network:
             case "relu" | "relu6":
                 return getattr(jax.nn, each.kind)(x)
             case "max_pool" | "avg_pool":
-                window = (1, *_pair(numbers["kernel_size"]), 1)
-                steps = (1, *_pair(numbers["stride"]), 1)
+                window, steps = (
+                    (1, *rebuilt.pair(numbers[key]), 1) for key in ("kernel_size", "stride")
+                )
                 lowest, add = (-math.inf, lax.max) if each.kind == "max_pool" else (0.0, lax.add)
                 x = lax.reduce_window(
                     x, lowest, add, window, steps, rebuilt.pads(numbers["padding"])
@@ -163,10 +162,6 @@ class Network:
             }
         scale = self._jax.lax.rsqrt(variance + each.numbers["eps"]) * state[f"{each.module}.weight"]
         return (x - mean) * scale + state[f"{each.module}.bias"], found
-
-
-def _pair(number: Any) -> tuple[int, int]:
-    return (number, number) if isinstance(number, int) else number
 
 
 class JaxEngine(RebuiltEngine):

@@ -87,10 +87,8 @@ _FUNCTIONS: dict[Callable[..., Any], str] = {
 
 
 def operations_of(model: nn.Module) -> list[Operation]:
-    """The operations of `model`'s forward pass on one tensor of images, in order.
-
-    Raises UserError for a network that cannot be traced, or that has an unsupported operation.
-    """
+    """The operations of `model`'s forward pass on one tensor of images, in order. Raises UserError
+    for a network that cannot be traced, or that has an unsupported operation."""
     try:
         graph = fx.Tracer().trace(model)
     except Exception as error:  # a forward pass can raise any error with a proxy
@@ -172,8 +170,13 @@ def _numbers(kind: str, node: fx.Node) -> dict[str, Any] | None:
 def pads(padding: Any) -> list[tuple[int, int]]:
     """The padding (before, after) of each axis of [b, H, W, C]. Before and after are equal, as in
     torch; with TensorFlow's padding "same" they may differ."""
-    height, width = (padding, padding) if isinstance(padding, int) else padding
+    height, width = pair(padding)
     return [(0, 0), (height, height), (width, width), (0, 0)]
+
+
+def pair(number: Any) -> tuple[int, int]:
+    """A layer's setting for height and width, which torch may hold as one number."""
+    return (number, number) if isinstance(number, int) else number
 
 
 def updated(

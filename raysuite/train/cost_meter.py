@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -129,9 +129,10 @@ def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
     except UserError as error:
         message = str(error)
     names = ("parameters", "forward_flops", "gradient_bytes", "small_parameters")
+    counts: dict[str, Any] = {name: getattr(cost, name, None) for name in names}
     return RunCosts(
         run_id=plan.run_id,
-        **{name: getattr(cost, name, None) for name in names},
+        **counts,
         message=message,
         device=device,
         peak_flops=known and known.flops,

@@ -22,6 +22,7 @@ from raysuite.data.formats import open_source
 from raysuite.data.formats.base import TensorSource
 from raysuite.data.order import balanced, permutation, rank_slices, step_sizes, step_weights
 from raysuite.data.reading import label_of
+from raysuite.errors import DataError
 from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.nested import unpadded
@@ -130,11 +131,8 @@ class TrainingLoop:
         )
 
     def run_epoch(self, watch: Watch) -> EpochFinished | EndRequest:
-        """Train the rest of an epoch, and validate. All ranks return the same Record.
-
-        If there is a request to stop, return it instead; `save` then writes the finished part of
-        the epoch.
-        """
+        """Train the rest of an epoch, and validate. All ranks return the same Record. If there is a
+        request to stop, return it instead; `save` then writes the finished part of the epoch."""
         plan = self.plan
         self.so_far, stop = train_rest(self, watch)
         if stop is not None:
@@ -320,7 +318,6 @@ class TrainingLoop:
 
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
         """Take one optimiser step; return the summed loss of this rank's samples, on the device.
-
         `engine.figures` then has the figures of this step, or is empty if fp16 skipped the step."""
         self.engine.figures = {}
         skipped = self.engine.scale.skipped
@@ -414,9 +411,7 @@ def train_labels(
     prepared: Prepared, world: World, comm: Comm, skipped: NDArray[np.bool_] | None
 ) -> NDArray[np.int64]:
     """Read the label of each training sample, -1 for `skipped` samples; each rank reads its share.
-
-    All ranks must call it. Raises DataError for a label outside the set's classes.
-    """
+    All ranks must call it. Raises DataError for a label outside the set's classes."""
     samples = prepared.samples("train")
     labels = np.zeros(samples, np.int64)
     with closing(open_source(prepared, "train")) as source:
@@ -441,10 +436,8 @@ def balancing_weights(labels: NDArray[np.int64], classes: int) -> NDArray[np.flo
 
 
 def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | None]:
-    """Take the remaining steps of the loop's epoch, until the end or a request to stop.
-
-    Return the finished part, the same on all ranks, and the request. All ranks must call it.
-    """
+    """Take the remaining steps of the loop's epoch, until the end or a request to stop. Return the
+    finished part, the same on all ranks, and the request. All ranks must call it."""
     device, before = loop.world.device, loop.so_far
     whole, all_sizes = loop.slices(loop.epoch)
     steps, sizes = whole[before.steps :], all_sizes[before.steps :]
@@ -597,9 +590,7 @@ def validation_fields(metrics: dict[str, float]) -> dict[str, Any]:
 
 def validate(loop: TrainingLoop, watch: Watch) -> Validated | EndRequest:
     """Validate on all ranks, over all samples that are not skipped, unless a stop is requested.
-
-    Uses the averaged weights if there are any. All ranks must call it.
-    """
+    Uses the averaged weights if there are any. All ranks must call it."""
     plan, task, engine, device = loop.plan, loop.task, loop.engine, loop.world.device
     skipped = loop.skipped.get("val")
     engine.average_buffers()
@@ -642,5 +633,10 @@ def validate(loop: TrainingLoop, watch: Watch) -> Validated | EndRequest:
         tally = None if tally is None else torch.zeros_like(tally)
     total, *others = engine.comm.all_reduce(sums, "sum").split(sizes)
     loss, weight_sum = total.tolist()
+    if not weight_sum:
+        raise DataError(
+            f"{plan.spec.data.name}: no target of the validation set counts, so the mean loss is "
+            "not defined; give a set whose targets are not all ignored"
+        )
     whole = Total(loss / weight_sum, weight_sum, sum(step_sizes(order, global_batch, skipped)))
     return Validated(whole.loss, values_of(task, others, whole), tally)

@@ -127,9 +127,7 @@ def run_script(words: Sequence[str]) -> None:
     main.__dict__.update(__file__=words[0], __builtins__=__builtins__, __spec__=None)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", file)
     sys.modules["__main__"] = main
-    with open(file, "rb") as stream:
-        code = compile(stream.read(), file, "exec")
-    exec(code, main.__dict__)
+    exec(compile(Path(file).read_bytes(), file, "exec"), main.__dict__)
 
 
 def _is_peer_loss(error: BaseException) -> bool:

@@ -42,10 +42,8 @@ class Skipped:
 
 
 def bad_samples(plan: RunPlan, prepared: Prepared, world: World, comm: Comm) -> Iterator[Skipped]:
-    """The samples left out of each split; nothing unless `data.bad_samples` is `skip`.
-
-    All ranks must call it. Raises DataError if more than MOST_BAD of a split's samples are bad.
-    """
+    """The samples left out of each split; nothing unless `data.bad_samples` is `skip`. All ranks
+    must call it. Raises DataError if more than MOST_BAD of a split's samples are bad."""
     if plan.spec.data.bad_samples == "skip":
         threads = plan.spec.resources.cpus_per_worker
         for split in SPLITS:

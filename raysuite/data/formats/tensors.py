@@ -32,10 +32,8 @@ from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 def count(data: DataOptions) -> Counts:
     """The number of samples in each split, the number of classes (0 if unknown), and the dtypes and
-    shapes of a sample's inputs.
-
-    Raises DataError if a split is empty, or if its first sample is not (inputs, targets).
-    """
+    shapes of a sample's inputs. Raises DataError if a split is empty, or if its first sample is not
+    (inputs, targets)."""
     splits = {split: open_split(data, split) for split in SPLITS}
     counts = [length(data, split, made) for split, made in splits.items()]
     for split, made, samples in zip(SPLITS, splits.values(), counts, strict=True):
@@ -81,14 +79,12 @@ class _Samples:
         try:
             found = self._set[number]
         except (Exception, SystemExit) as error:  # the user's code may raise anything
-            raise DataError(
-                f"{place} raised {type(error).__name__}: {error}; correct it"
-            ) from error
+            why = f"{type(error).__name__}: {error}"
+            raise DataError(f"{place} raised {why}; correct it") from error
         if not isinstance(found, tuple | list) or len(found) != 2:
             parts = f" of {len(found)}" if isinstance(found, tuple | list) else ""
-            raise DataError(
-                f"{place} is a {type(found).__name__}{parts}; expected (inputs, targets)"
-            )
+            what = f"{type(found).__name__}{parts}"
+            raise DataError(f"{place} is a {what}; expected (inputs, targets)")
         return found[0], found[1]
 
     def shown(
@@ -112,14 +108,10 @@ class _Samples:
             ) from error
         # torch's default_collate turns tuples into lists
         inputs, targets = (mapped(each, lambda value: value) for each in (inputs, targets))
-        wrong = next(
-            (x for x in leaves((inputs, targets)) if not isinstance(x, torch.Tensor)), None
-        )
-        if wrong is not None:
-            raise DataError(
-                f"{self.place(first)} has a {type(wrong).__name__}; valid: tensors, arrays "
-                "and numbers"
-            )
+        for each in leaves((inputs, targets)):
+            if not isinstance(each, torch.Tensor):
+                what = f"{self.place(first)} has a {type(each).__name__}"
+                raise DataError(f"{what}; valid: tensors, arrays and numbers")
         return inputs, targets
 
 

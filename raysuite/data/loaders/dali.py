@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,8 +103,7 @@ class DaliLoader:
         if not slices:
             return
         pipeline = self._rewound(max(len(slice_.ids) for slice_ in slices))
-        read_one = partial(self._reader.submit, self._read)
-        self._feed = prefetched(slices, read_one, self._options.prefetch)
+        self._feed = prefetched(slices, self._reader, self._read, self._options.prefetch)
         for slice_ in self._call.each(slices):
             try:
                 (images,) = pipeline.run(self._stream())

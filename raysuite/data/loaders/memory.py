@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -167,7 +166,7 @@ class MemoryLoader:
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         loaded: Iterator[_Cut] = map(self._cut, slices)
         if self._ahead:
-            loaded = prefetched(slices, partial(self._pool.submit, self._cut), self._ahead)
+            loaded = prefetched(slices, self._pool, self._cut, self._ahead)
         for slice_ in self._call.each(slices):
             yield self._normalise.batch(*next(loaded), slice_)
 
@@ -217,10 +216,8 @@ def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
 
 
 def key_of(source: Source, prepared: Prepared, split: Split) -> str:
-    """A key that changes if the options or the split's files (names, sizes, times) change.
-
-    One process of the node reads the files' sizes and times, and waiting processes use its key.
-    """
+    """A key that changes if the options or the split's files (names, sizes, times) change. One
+    process of the node reads the files' sizes and times, and waiting processes use its key."""
     asked = (split, prepared.form, prepared.facts, prepared.data.model_dump(), prepared.listing)
 
     def digest(states: Iterator[object]) -> str:

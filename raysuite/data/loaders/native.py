@@ -8,7 +8,7 @@ import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -87,8 +87,7 @@ class InThreads:
 class InProcesses:
     """PyTorch's DataLoader, with raysuite's order instead of its sampler."""
 
-    def __init__(self, batches: Dataset[Any], options: NativeOptions, pinned: bool) -> None:
-        """`batches[Slice]` returns a whole batch. It returns a DataError instead of raising it."""
+    def __init__(self, batches: Batches, options: NativeOptions, pinned: bool) -> None:
         self._order: list[Slice] = []
         self._loader: DataLoader[Any] = DataLoader(
             batches,
@@ -105,10 +104,8 @@ class InProcesses:
         )
 
     def load(self, slices: Sequence[Slice]) -> Iterator[Any]:
-        """The batches of `slices`, in order.
-
-        Raises DataError if a sample is unreadable, and RunError if a process died.
-        """
+        """The batches of `slices`, in order. Raises DataError if a sample is unreadable, and
+        RunError if a process died."""
         self._order[:] = slices
         loaded = iter(self._loader)
         for _ in slices:
@@ -132,27 +129,31 @@ class InProcesses:
         self._loader._iterator = None
 
 
-class _Images(Dataset[Loaded | DataError]):
-    """`self[slice_]` returns a whole batch, or the DataError of a sample."""
+class Batches(Dataset[Any]):
+    """`self[slice_]` is a whole batch, which `load(source, slice_)` returns, or the DataError of a
+    sample. The error is not raised, because DataLoader adds its own traceback to exceptions of its
+    processes."""
 
-    def __init__(self, rendering: Rendering, split: Split, dtype: torch.dtype) -> None:
-        self._rendering, self._split, self._dtype = rendering, split, dtype
+    def __init__(self, open_: Callable[[], Any], load: Callable[[Any, Slice], Any]) -> None:
+        self._open, self._load = open_, load
 
     @cached_property
-    def _source(self) -> Source:  # opened on first use, in each loading process
-        return open_source(self._rendering.prepared, self._split)
+    def source(self) -> Any:  # opened on first use, in each loading process
+        return self._open()
 
-    def __getitem__(self, slice_: Slice) -> Loaded | DataError:
-        shape = self._rendering.shape(len(slice_.ids), self._dtype)
-        # In shared memory, like the results of torch's collate: DataLoader copies anything else.
-        storage = torch.UntypedStorage._new_shared(math.prod(shape) * self._dtype.itemsize)
-        images = torch.empty(0, dtype=torch.uint8).set_(storage).view(self._dtype).view(shape)
+    def __getitem__(self, slice_: Slice) -> Any:
         try:
-            labels = self._rendering.write(self._source, slice_, images.numpy())
+            return self._load(self.source, slice_)
         except DataError as error:
-            # returned, because DataLoader adds its own traceback to exceptions of its processes
             return error
-        return images, torch.from_numpy(labels)
+
+
+def _load(rendering: Rendering, dtype: torch.dtype, source: Source, slice_: Slice) -> Loaded:
+    shape = rendering.shape(len(slice_.ids), dtype)
+    # In shared memory, like the results of torch's collate: DataLoader copies anything else.
+    storage = torch.UntypedStorage._new_shared(math.prod(shape) * dtype.itemsize)
+    images = torch.empty(0, dtype=torch.uint8).set_(storage).view(dtype).view(shape)
+    return images, torch.from_numpy(rendering.write(source, slice_, images.numpy()))
 
 
 def process_context() -> multiprocessing.context.ForkServerContext:
@@ -181,8 +182,11 @@ class NativeLoader:
         self._dtype = _transport(options, self._on_gpu)
         self._pixels, self._values = Buffers(np.uint8), Buffers(np.float32)
         self._normalise = Normalise(rendering, device, channels_last)
+        batches = Batches(
+            partial(open_source, prepared, split), partial(_load, rendering, self._dtype)
+        )
         self._ahead = (
-            InProcesses(_Images(rendering, split, self._dtype), options, self._on_gpu)
+            InProcesses(batches, options, self._on_gpu)
             if options.processes
             else InThreads(rendering, split, options, self._room)
         )

@@ -66,10 +66,9 @@ class SyntheticLoader:
         # a separate generator, because the model uses the default generator
         draws = torch.Generator(self._device).manual_seed(self._seed)
         if facts.sequence:
-            tokens, following = torch.randint(
-                facts.classes, (2, count, facts.sequence), generator=draws, device=self._device
-            )
-            return tokens, following
+            both = (2, count, facts.sequence)
+            tokens = torch.randint(facts.classes, both, generator=draws, device=self._device)
+            return tokens[0], tokens[1]
         shape = (count, facts.channels, facts.image_size, facts.image_size)
         images = torch.randn(shape, generator=draws, device=self._device)
         labels = torch.randint(facts.classes, (count,), generator=draws, device=self._device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from raysuite.data.base import Batch, LatestCall, Slice, prefetched
 from raysuite.data.formats import open_source
 from raysuite.data.formats.base import TensorSource
 from raysuite.data.loaders.memory import key_of
-from raysuite.data.loaders.native import InProcesses
+from raysuite.data.loaders.native import Batches, InProcesses
 from raysuite.data.node_share import NodeShare
 from raysuite.data.prepared import Prepared, Split
 from raysuite.errors import DataError
@@ -32,28 +31,14 @@ def _opened(prepared: Prepared, split: Split) -> TensorSource:
     return source
 
 
-class _Batches(Dataset[Any]):
-    """`self[slice_]` returns a whole batch, or the DataError of a sample."""
-
-    def __init__(self, open_: Callable[[], TensorSource]) -> None:
-        self._open = open_
-
-    @cached_property
-    def source(self) -> TensorSource:  # opened on first use, in each loading process
-        return self._open()
-
-    def __getitem__(self, slice_: Slice) -> Any:
-        try:
-            return self.source.batch(slice_.ids.tolist(), slice_.draw)
-        except DataError as error:
-            # returned, because DataLoader adds its own traceback to exceptions of its processes
-            return error
+def _load(source: TensorSource, slice_: Slice) -> Any:
+    return source.batch(slice_.ids.tolist(), slice_.draw)
 
 
 class _Here:
     """Prefetches batches in threads. With 0 threads, batches are loaded on demand."""
 
-    def __init__(self, batches: _Batches, options: NativeOptions | MemoryOptions) -> None:
+    def __init__(self, batches: Batches, options: NativeOptions | MemoryOptions) -> None:
         self._batches, self._options = batches, options
         self._pool: ThreadPoolExecutor | None = None
         if options.threads:
@@ -65,7 +50,7 @@ class _Here:
         loaded: Iterator[Any] = map(load, slices)
         if self._pool is not None:
             ahead = self._options.prefetch + self._options.threads
-            loaded = prefetched(slices, partial(self._pool.submit, load), ahead)
+            loaded = prefetched(slices, self._pool, load, ahead)
         for batch in loaded:
             if isinstance(batch, DataError):
                 raise batch
@@ -90,7 +75,7 @@ class TensorLoader:
         channels_last: bool = False,
     ) -> None:
         self._device = device
-        batches = _Batches(self._source_of(prepared, split))
+        batches = Batches(self._source_of(prepared, split), _load)
         self._ahead = (
             InProcesses(batches, options, device.type == "cuda")
             if isinstance(options, NativeOptions) and options.processes

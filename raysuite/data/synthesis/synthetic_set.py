@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from raysuite.data.formats import cifar
@@ -72,22 +73,17 @@ class SyntheticSet:
     shards: tuple[int, int]
     """Numbers of TFRecord files of train and val; 0 in other formats."""
 
-    def samples(self, split: Split) -> int:
-        return self.train if split == "train" else self.val
-
     def chunks(self) -> Iterator[Chunk]:
         """Every chunk, training images first."""
-        splits: tuple[Split, ...] = ("train", "val")
-        for split, shards in zip(splits, self.shards, strict=True):
-            images = self.samples(split)
+        splits: tuple[tuple[Split, int], ...] = (("train", self.train), ("val", self.val))
+        for (split, images), shards in zip(splits, self.shards, strict=True):
             of = {
                 "folder": math.ceil(images / _PER_FOLDER_CHUNK),
                 "tfrecord": shards,
                 "idx": 1,
             }.get(self.form) or len(CIFAR_FILES[self.form][split])
             edges = [number * images // of for number in range(of + 1)]
-            for number in range(of):
-                first, last = edges[number], edges[number + 1]
+            for number, (first, last) in enumerate(pairwise(edges)):
                 yield Chunk(split, number, of, first, last - first)
 
     @cached_property
@@ -129,7 +125,10 @@ def plan_synthetic_set(
 
     Raises UserError, which states the valid values.
     """
-    known = _known(name)
+    if name not in NAMED:
+        hint = "; digits needs none: it comes with scikit-learn" if name == "digits" else ""
+        raise UserError(f"no synthetic data set for {name!r}; valid: {', '.join(NAMED)}{hint}")
+    known = NAMED[name]
     chosen = _form(name, known, form)
     if content not in get_args(Content):
         raise UserError(f"content {content!r}; valid: {' and '.join(get_args(Content))}")
@@ -156,15 +155,8 @@ def plan_synthetic_set(
         content="noise" if content == "noise" else "natural",
         seed=seed,
         quality=_QUALITY[content] if jpeg else None,
-        shards=_shards(chosen, train, val),
+        shards=_shards(train, val) if chosen == "tfrecord" else (0, 0),
     )
-
-
-def _known(name: str) -> NamedSet:
-    if name not in NAMED:
-        hint = "; digits needs none: it comes with scikit-learn" if name == "digits" else ""
-        raise UserError(f"no synthetic data set for {name!r}; valid: {', '.join(NAMED)}{hint}")
-    return NAMED[name]
 
 
 def _form(name: str, known: NamedSet, form: str | None) -> Format:
@@ -213,7 +205,5 @@ def _size(name: str, form: str, size: Size | None) -> Size:
     return size
 
 
-def _shards(form: str, train: int, val: int) -> tuple[int, int]:
-    if form != "tfrecord":
-        return (0, 0)
+def _shards(train: int, val: int) -> tuple[int, int]:
     return max(1, round(train / _PER_SHARD["train"])), max(1, round(val / _PER_SHARD["val"]))

@@ -187,10 +187,8 @@ def _in_a_row(sequence: nn.Sequential) -> list[list[Part]]:
 
 
 def prune(model: nn.Module, kept: Sequence[Block]) -> None:
-    """Remove every module from `model` that does not contain modules of the `kept` blocks.
-
-    The remaining modules keep their names. `model` itself can no longer be called.
-    """
+    """Remove every module from `model` that does not contain modules of the `kept` blocks. The
+    remaining modules keep their names. `model` itself can no longer be called."""
     own = {module for block in kept for module in block.modules}
 
     def holds(module: nn.Module) -> bool:

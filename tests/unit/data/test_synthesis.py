@@ -41,7 +41,7 @@ def test_whole_ones_have_the_papers_counts(name: str) -> None:
         firsts = [chunk.first for chunk in chunks if chunk.split == split]
         images = [chunk.images for chunk in chunks if chunk.split == split]
         assert firsts == np.cumsum([0, *images])[:-1].tolist()
-        assert sum(images) == synthetic.samples(split)
+        assert sum(images) == getattr(synthetic, split)
     assert list(synthetic.class_names) == sorted(set(synthetic.class_names))
     assert len(synthetic.class_names) == facts.classes
 

@@ -33,7 +33,7 @@ SMALL: dict[str, Any] = {"images": 20, "size": (32, 24)}
 
 def expected(synthetic: SyntheticSet, split: Any) -> list[tuple[np.ndarray[Any, Any], int]]:
     painter = Painter(synthetic)
-    return [painter.picture(split, sample) for sample in range(synthetic.samples(split))]
+    return [painter.picture(split, sample) for sample in range(getattr(synthetic, split))]
 
 
 def hidden(folder: Path) -> list[str]:
@@ -340,7 +340,7 @@ def test_raysuite_reads_what_it_made(tmp_path: Path, name: str, form: Any) -> No
     prepared = prepare(data, facts, tmp_path / "cache")
     for split in ("train", "val"):
         source = open_source(prepared, split)
-        found = [source.read(sample) for sample in range(synthetic.samples(split))]
+        found = [source.read(sample) for sample in range(getattr(synthetic, split))]
         source.close()
         written = expected(synthetic, split)
         if prepared.encoded:

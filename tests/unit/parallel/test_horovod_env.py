@@ -11,7 +11,7 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from raysuite.errors import UserError
-from raysuite.parallel import comm, horovod, make_strategy
+from raysuite.parallel import horovod, make_strategy
 from raysuite.parallel.base import World
 from raysuite.parallel.horovod import join_from_torchrun, rank_variables
 from raysuite.spec.strategies import HorovodOptions
@@ -81,7 +81,7 @@ def test_larger_worlds_have_more_time_to_meet(
     for rank in range(size):
         store.set(f"host/{rank}", f"node{rank}")
     store.set("port", "1234")
-    monkeypatch.setattr(comm, "shared_store", lambda *_: store)
+    monkeypatch.setattr(horovod, "shared_store", lambda *_: store)
     before = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_")}
     timeout = {"HOROVOD_GLOO_TIMEOUT_SECONDS": given} if given else {}
     with patch.dict(os.environ, {**before, **timeout, "MASTER_ADDR": "node0"}, clear=True):

@@ -194,12 +194,6 @@ def test_the_factor_grows_after_2000_good_steps_on_end() -> None:
         assert scale.factor == factor
 
 
-def test_a_checkpoint_with_a_scale_per_batch_begins_anew() -> None:
-    _, scale, _ = scaled(NoComm())
-    scale.load_state({"factor": 65536.0, "good_steps": 1998.0})
-    assert scale.state() == {"sample_factor": 2.0**8, "good_steps": 0.0}
-
-
 def test_fp32_is_left_alone() -> None:
     model, scale, optimizer = scaled(NoComm(), enabled=False)
     before = model.weight.detach().clone()

@@ -24,7 +24,7 @@ from raysuite.data import Slice, make_loader, permutation, prepare, rank_slices
 from raysuite.data.base import Batch
 from raysuite.data.formats import open_source
 from raysuite.data.order import balanced
-from raysuite.errors import UserError
+from raysuite.errors import DataError, UserError
 from raysuite.gate import strategy_check
 from raysuite.measure import environment
 from raysuite.optim.schedule import factor
@@ -921,12 +921,26 @@ def test_the_order_of_an_epoch_is_computed_once(monkeypatch: pytest.MonkeyPatch)
     assert epochs == [0, 1]
 
 
-def test_validation_reads_the_device_at_its_end_alone() -> None:
-    """Meta tensors have no values to read."""
-    plan = plan_of()
-    meta = torch.device("meta")
-    images = torch.empty(plan.micro_batch, 1, 8, 8, device=meta)
-    labels = torch.empty(plan.micro_batch, dtype=torch.long, device=meta)
+class Ignoring(Classification):
+    """No target counts."""
+
+    def weight(self, targets: torch.Tensor) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "error", "message"),
+    [
+        ("meta", Classification, NotImplementedError, "meta"),  # such tensors have no values
+        ("cpu", Ignoring, DataError, ":Digits: no target of the validation set counts"),
+    ],
+)
+def test_validation_reads_the_device_at_its_end_alone_and_needs_targets_that_count(
+    kind: str, task: type[Classification], error: type[Exception], message: str
+) -> None:
+    plan, device, comm = plan_of(), torch.device(kind), NoComm()
+    images = torch.zeros(plan.micro_batch, 1, 8, 8, device=device)
+    labels = torch.zeros(plan.micro_batch, dtype=torch.long, device=device)
     seen: list[int] = []
 
     def batches(slices: list[Slice]) -> Iterator[Batch]:
@@ -934,30 +948,27 @@ def test_validation_reads_the_device_at_its_end_alone() -> None:
             yield Batch(images[: len(each.ids)], labels[: len(each.ids)], each.real, each.of_global)
             seen.append(each.real)
 
-    world, comm = World(0, 1, 0, meta), NoComm()
     engine = SimpleNamespace(
         average_buffers=lambda: None,
         train=lambda mode: None,
-        model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10, device=meta)),
+        model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10, device=device)),
         replicas=1,
         replica=0,
         counts=True,
         comm=comm,
     )
     engine.forward = engine.model
-    loader = SimpleNamespace(batches=batches)
-    watch, task = Watch(lambda: None, world, comm), Classification(plan.dataset)
     loop: Any = SimpleNamespace(
         plan=plan,
-        task=task,
-        world=world,
+        task=task(plan.dataset),
+        world=World.alone(device),
         engine=engine,
-        val_loader=loader,
+        val_loader=SimpleNamespace(batches=batches),
         average=None,
         skipped={},
     )
-    with pytest.raises(NotImplementedError):
-        validate(loop, watch)
+    with pytest.raises(error, match=message):
+        validate(loop, Watch(lambda: None, loop.world, comm))
     assert sum(seen) == plan.dataset.val_samples
 
 
