@@ -275,6 +275,8 @@ REPORT = "raysuite.report"
 """Tag of the parent run: the page of its report, relative to MLflow's address."""
 PARENT = "mlflow.parentRunId"
 """Tag of a run: the MLflow run under which MLflow's table shows it."""
+COMMIT = "mlflow.source.git.commit"
+"""Tag of a run: the commit of the code that it ran; of the parent run: of all its runs."""
 HISTORY = "raysuite.epochs"
 """Tag of a run: the `history_of` digest of its epochs; set before the epochs are written."""
 MARK = "raysuite.synced"
@@ -400,9 +402,13 @@ class Upload:
         mlflow_id = parent.info.run_id
         runs = [trial.figures for trial in trials]
         lasts = [run.end or run.stopped for run in runs]
+        decided = self.results.decided()
+        whole = decided is None or decided.is_all
+        # a batch that is still to be found, or a trial that is still to be drawn, may differ
+        known = whole and all(run.started or run.end for run in runs)
         # figures of variants may change with every repeat until all runs have ended
         journals = [self.results.journal_file(run.run_id) for run in runs if all(lasts)]
-        mark = digest(*files, *plots, *journals)
+        mark = digest(*files, *plots, *journals) + ("" if known else " in part")
         if parent.data.tags.get(MARK) != mark:
             for file in files:
                 if file.is_file():
@@ -412,14 +418,12 @@ class Upload:
             if self.search:
                 self.store.remove_others(parent, "best*.yaml", {file.name for file in files})
             tags = _links(parent, folder, self.page())
-            self._write_suite(parent, runs, with_figures=all(lasts))
+            self._write_suite(parent, runs, known, with_figures=all(lasts))
             if view := self._table:
                 experiment = self.store.experiment_id
                 self.store.client.set_experiment_tag(experiment, VIEW + self.id, view)
             self.store.log(mlflow_id, tags={**tags, MARK: mark})
         ends = [milliseconds(last.time) for last in lasts if last]
-        decided = self.results.decided()
-        whole = decided is None or decided.is_all
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
 
     def _nest(self, parent: Run) -> None:
@@ -428,10 +432,13 @@ class Upload:
             if run_id and run.data.tags.get(PARENT) != parent.info.run_id:
                 self.store.client.set_tag(run.info.run_id, PARENT, parent.info.run_id)
 
-    def _write_suite(self, parent: Run, runs: list[RunFigures], with_figures: bool) -> None:
-        """Write the params, data set and commit that all runs share, and a suite's figures."""
+    def _write_suite(
+        self, parent: Run, runs: list[RunFigures], known: bool, with_figures: bool
+    ) -> None:
+        """Write the params, data set and commit that all runs share, and a suite's figures. MLflow
+        cannot change params and data sets, so they are written once all plans are `known`."""
         had = parent.data.params
-        plans = [run.plan for run in runs]
+        plans = [run.plan for run in runs] if known else []
         shared = {key: text for key, text in shared_params(plans).items() if key not in had}
         rows = make_rows(runs) if with_figures and not self.search else []
         commits = {
@@ -439,7 +446,9 @@ class Upload:
             for run in runs
             if run.started and (commit := (run.started.environment.get("git") or {}).get("commit"))
         }
-        tags = {"mlflow.source.git.commit": commits.pop()} if len(commits) == 1 else {}
+        if len(commits) > 1 and COMMIT in parent.data.tags:  # of the runs that were known before
+            self.store.client.delete_tag(parent.info.run_id, COMMIT)
+        tags = {COMMIT: commits.pop()} if len(commits) == 1 else {}
         self.store.log(parent.info.run_id, list(row_points(rows)), shared, tags)
         self._write_ratios(rows)
         sets = {json.dumps(plan["spec"]["data"], sort_keys=True) for plan in plans}
