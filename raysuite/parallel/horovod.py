@@ -214,9 +214,11 @@ class HorovodEngine(TorchEngine):
         )
         # Horovod accepts only contiguous gradients; gradients have the layout of their weights
         model.to(memory_format=torch.contiguous_format)
-        # booleans are left out, because Horovod 0.28.1 cannot broadcast them, and all ranks have
-        # equal values already
-        sent = {key: each for key, each in model.state_dict().items() if each.dtype != torch.bool}
+        # booleans and modules' extra states are left out, because Horovod 0.28.1 cannot broadcast
+        # them, and all ranks have equal values already
+        state = model.state_dict().items()
+        tensors = {key: each for key, each in state if isinstance(each, Tensor)}
+        sent = {key: each for key, each in tensors.items() if each.dtype != torch.bool}
         hvd.broadcast_parameters(sent, root_rank=0)
         compression = (
             hvd.Compression.fp16 if options.compression == "fp16" else hvd.Compression.none
