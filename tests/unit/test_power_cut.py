@@ -13,6 +13,7 @@ import torch
 from raysuite.files import flush_names, write_whole
 from raysuite.parallel.base import World
 from raysuite.records import Journal, Results, RunFailed, read_journal
+from raysuite.track.results_folder import results_id
 from raysuite.train.checkpoint import LoopState, latest_checkpoint
 from raysuite.train.loop import TrainingLoop
 from tests.unit.train.test_checkpoint import keep
@@ -121,6 +122,11 @@ def test_a_checkpoint_is_the_old_or_the_new_one(tmp_path, disk):
         keep(folder, epoch=number)
         assert seen[-1] == epoch() == number
     assert seen == sorted(seen)
+
+
+def test_the_id_of_a_results_folder_is_on_disk_when_it_is_used(tmp_path, disk):
+    found = results_id(tmp_path / "root")
+    assert (disk.cut() / "results.id").read_text() == f"{found}\n"
 
 
 def test_the_trained_weights_are_on_disk_when_they_are_there(tmp_path, disk):
