@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -36,6 +37,25 @@ def write_whole(file: Path, content: bytes, mode: int = 0o666, flush: bool = Tru
         raise
     if flush:
         flush_names(file.parent)
+
+
+@contextlib.contextmanager
+def appearing(file: Path) -> Iterator[Path]:
+    """Yield a hidden name next to `file`. At the end of the context, the file with this name is
+    flushed to disk and renamed to `file`; after an error it is removed.
+
+    For files that only one process writes, and that a library writes by name. Raises OSError.
+    """
+    part = file.with_name(f".{file.name}.part")
+    try:
+        yield part
+        with part.open("rb") as stream:
+            os.fsync(stream.fileno())
+        part.replace(file)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    flush_names(file.parent)
 
 
 def append_line(file: Path, line: bytes) -> None:

@@ -29,8 +29,9 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
 
     Raises UserError if the file cannot be read, or if tensors, which it names, do not fit.
     """
-    own = network.state_dict()
-    found = _unwrapped(_read(file), own)
+    state = network.state_dict()
+    given = _unwrapped(_read(file), state)
+    own, found = _tensors(state), _tensors(given)
     head = _of_other_classes(own, found, facts.classes)
     of_run = class_names(file.with_name("journal.jsonl"))
     if not head and other_class(of_run, facts.class_names) is not None:
@@ -44,7 +45,7 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
             match_classes(of_run, whose, facts.class_names, "the data set", remedy)
     wrong = {
         "missing from the file": own.keys() - found.keys() - _counters(own),
-        "not in the model": found.keys() - own.keys(),
+        "not in the model": given.keys() - state.keys(),
         "of another shape": {
             f"{name} {tuple(found[name].shape)} in the file, {tuple(own[name].shape)} in the model"
             for name in own.keys() & found.keys()
@@ -60,8 +61,15 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
             "file of the same architecture and options (for torchvision's weights of ImageNet: "
             "model.options.stem: large)"
         )
-    network.load_state_dict({k: v for k, v in found.items() if k not in head}, strict=False)
+    network.load_state_dict({k: v for k, v in given.items() if k not in head}, strict=False)
     return sorted(head)
+
+
+def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The entries of a state_dict without those of modules' get_extra_state."""
+    import torch
+
+    return {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
 
 
 def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
@@ -77,7 +85,7 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
         raise UserError("model.freeze: every parameter is frozen; keep some trainable")
 
 
-def _read(file: Path) -> dict[str, Tensor]:
+def _read(file: Path) -> dict[str, Any]:
     import torch
 
     try:
@@ -97,7 +105,10 @@ def _read(file: Path) -> dict[str, Tensor]:
     for key in _NESTED:
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
-    if not isinstance(found, dict) or not all(isinstance(v, torch.Tensor) for v in found.values()):
+    if not isinstance(found, dict) or not all(
+        isinstance(each, torch.Tensor) or str(name).endswith("_extra_state")
+        for name, each in found.items()
+    ):
         raise UserError(
             f"model.weights: {file} is not a state_dict, a dictionary of tensors by name; write "
             "one with torch.save(model.state_dict(), FILE)"
@@ -105,7 +116,7 @@ def _read(file: Path) -> dict[str, Tensor]:
     return dict(found)
 
 
-def _unwrapped(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _unwrapped(found: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The weights `found` without prefixes of wrappers, such as DistributedDataParallel's `module`,
     so that names match those in `own`. If no names match, `found` is returned unchanged.
     torch.compile's `_orig_mod` is removed anywhere in a name."""

@@ -202,10 +202,13 @@ class FsdpEngine(TorchEngine):
         first = read_state(folder / "engine-0.pt", mapped=True)
         others = range(1, first["shards"])
         parts = [first, *(read_state(folder / f"engine-{n}.pt", mapped=True) for n in others)]
+        whole = {}
         for key, value in self.model.state_dict().items():
-            given = [part["model"][key] for part in parts]
-            sharded = isinstance(value, DTensor)
-            local_part(value).copy_(own(given) if sharded else given[0])
+            if isinstance(value, DTensor):
+                value.to_local().copy_(own([part["model"][key] for part in parts]))
+            else:  # a buffer, or what a module's get_extra_state returned
+                whole[key] = first["model"][key]
+        self.model.load_state_dict(whole, strict=False)
         states = [part["optimizer"]["state"] for part in parts]
         weights = [each for group in self.optimizer.param_groups for each in group["params"]]
         resumed: dict[int, dict[str, Any]] = {}

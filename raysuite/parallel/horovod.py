@@ -198,9 +198,11 @@ class HorovodEngine(FrameworkEngine, TorchEngine):
         hvd, model = _horovod(), self.model
         # Horovod accepts only contiguous gradients; gradients have the layout of their weights
         model.to(memory_format=torch.contiguous_format)
-        # booleans are left out, because Horovod 0.28.1 cannot broadcast them, and all ranks have
-        # equal values already
-        sent = {key: each for key, each in model.state_dict().items() if each.dtype != torch.bool}
+        # booleans and modules' extra states are left out, because Horovod 0.28.1 cannot broadcast
+        # them, and all ranks have equal values already
+        state = model.state_dict().items()
+        tensors = {key: each for key, each in state if isinstance(each, Tensor)}
+        sent = {key: each for key, each in tensors.items() if each.dtype != torch.bool}
         hvd.broadcast_parameters(sent, root_rank=0)
         self.optimizer = hvd.DistributedOptimizer(
             self.optimizer,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from raysuite.errors import UserError
 from raysuite.files import write_whole
 from raysuite.records.base import checked_line, content_of
 from raysuite.spec.base import Frozen
@@ -68,9 +69,12 @@ def write_checks(file: Path, rows: Sequence[NodeFigures]) -> None:
 
 
 def read_checks(file: Path) -> list[NodeFigures]:
-    """The lines of a check's file; empty if there is no file."""
+    """The lines of a check's file; empty if there is no file. Raises UserError if it is damaged."""
     lines = file.read_bytes().splitlines() if file.is_file() else []
-    return [NodeFigures.model_validate_json(content_of(line)) for line in lines]
+    try:
+        return [NodeFigures.model_validate_json(content_of(line)) for line in lines]
+    except ValueError as error:
+        raise UserError(f"{file} is damaged; restore it from a copy, or remove it") from error
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,14 +79,19 @@ def site_check(results: Results, when: float) -> SiteCheck:
     )
 
 
-def earlier_checks(folder: Path, now: SiteCheck) -> list[SiteCheck]:
-    """A site's checks that are older than `now`, on the same hardware and number of workers."""
-    found = []
+def earlier_checks(folder: Path, now: SiteCheck) -> tuple[list[SiteCheck], list[Path]]:
+    """A site's checks that are older than `now`, on the same hardware and number of workers, and
+    the files of damaged checks."""
+    found, damaged = [], []
     for file in sorted(folder.glob(f"*/{FILE}")):
-        check = SiteCheck.model_validate(json.loads(file.read_bytes()))
+        try:
+            check = SiteCheck.model_validate_json(file.read_bytes())
+        except ValueError:
+            damaged.append(file)
+            continue
         if (check.hardware, check.workers) == (now.hardware, now.workers) and check.when < now.when:
             found.append(check)
-    return found
+    return found, damaged
 
 
 def judge(

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raysuite import __version__
-from raysuite.records import EpochFinished, RunFigures, RunFinished
+from raysuite.records import EpochFinished, Row, RunFigures, RunFinished
 from raysuite.records.ends import RunEnd
 from raysuite.records.metrics import metrics_of
 from raysuite.records.names import Plan, dotted, run_name
@@ -109,8 +109,15 @@ def run_points(run: RunFigures) -> Iterator[Point]:
         if value is not None:
             name = metric.mlflow or metric.name
             yield Point(f"run/{name}", value, when, 0)
-    for name, value in class_metrics(run.end):
+    for name, value in (*class_metrics(run.end), *_starts(run)):
         yield Point(name, value, when, 0)
+
+
+def _starts(run: RunFigures) -> Iterator[tuple[str, float]]:
+    """Seconds of each phase of a script's start on each node, as `start/PHASE/NODE`."""
+    for host, phases in run.script.starts_by_host.items() if run.script else ():
+        for phase, seconds in phases.items():
+            yield f"start/{mlflow_key(phase)}/{mlflow_key(host)}", seconds
 
 
 def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
@@ -173,12 +180,36 @@ def run_tags(run: RunFigures, results_id: str) -> dict[str, str]:
         "raysuite.attempts": str(run.attempts),
         **SOURCE,
     }
+    if run.script is not None:
+        tags["raysuite.hosts"] = ", ".join(run.script.starts_by_host)
     environment = run.started.environment if run.started else {}
     tags |= {f"env.{key}": _written(value) for key, value in flatten(environment)}
     commit = (environment.get("git") or {}).get("commit")
     if commit:
         tags["mlflow.source.git.commit"] = commit
     return {mlflow_key(key): _cut(value, MOST_TAG) for key, value in tags.items()}
+
+
+def shared_params(plans: Sequence[Plan]) -> dict[str, str]:
+    """The params that all runs of a results folder have in common."""
+    each = [run_params(plan) for plan in plans]
+    return {
+        key: value
+        for key, value in (each[0] if each else {}).items()
+        if all(other.get(key) == value for other in each)
+    }
+
+
+def row_points(rows: Sequence[Row]) -> Iterator[Point]:
+    """The report's figures of each variant: `throughput/VARIANT`, speed-up and efficiency."""
+    for row in rows:
+        ends = [milliseconds(run.end.time) for run in row.runs if run.end]
+        name = variant_key(row.name)
+        figures = (row.throughput, row.speed_up, row.efficiency)
+        for metric, figure in zip(("throughput", "speed_up", "efficiency"), figures, strict=True):
+            if figure is not None and ends:
+                value = figure.value
+                yield Point(f"{metric}/{name}", value, max(ends), 0)
 
 
 def mlflow_status(run: RunFigures) -> str:

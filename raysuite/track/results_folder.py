@@ -6,11 +6,12 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from raysuite.files import flush_names, write_whole
 from raysuite.records import Results
 
 ID_FILE = "results.id"
@@ -25,21 +26,30 @@ def results_id(folder: Path) -> str:
     a hash of the plan and the folder's name.
     """
     file = folder / ID_FILE
-    if not file.exists():
+    if not _told(file):
         part = folder / f".{ID_FILE}.{uuid.uuid4().hex}"
         try:
-            part.write_text(uuid.uuid4().hex + "\n", "ascii")
             try:
-                os.link(part, file)  # unlike a rename, this keeps another process's file
-            except FileExistsError:
-                pass
+                write_whole(part, f"{uuid.uuid4().hex}\n".encode())
+                with suppress(FileExistsError):
+                    os.link(part, file)  # unlike a rename, this keeps another process's file
+                if not _told(file):  # a power failure took its content
+                    part.replace(file)
+                flush_names(folder)
             finally:
-                part.unlink()
+                part.unlink(missing_ok=True)
         except OSError:
-            if not file.exists():
+            if not _told(file):
                 plan = (folder / "plan.json").read_bytes()
                 return hashlib.sha256(plan + folder.resolve().name.encode()).hexdigest()[:32]
-    return file.read_text("ascii").strip()
+    return _told(file)
+
+
+def _told(file: Path) -> str:
+    """The id in `file`; empty if the file is missing, or has no content but zeros."""
+    with suppress(FileNotFoundError):
+        return file.read_text("ascii").strip("\0 \n")
+    return ""
 
 
 @contextmanager

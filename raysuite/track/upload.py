@@ -37,9 +37,11 @@ from raysuite.track.entries import (
     mlflow_key,
     mlflow_status,
     param_values,
+    row_points,
     run_params,
     run_points,
     run_tags,
+    shared_params,
     title,
 )
 from raysuite.track.inputs import dataset_inputs
@@ -273,6 +275,8 @@ REPORT = "raysuite.report"
 """Tag of the parent run: the page of its report, relative to MLflow's address."""
 PARENT = "mlflow.parentRunId"
 """Tag of a run: the MLflow run under which MLflow's table shows it."""
+COMMIT = "mlflow.source.git.commit"
+"""Tag of a run: the commit of the code that it ran; of the parent run: of all its runs."""
 HISTORY = "raysuite.epochs"
 """Tag of a run: the `history_of` digest of its epochs; set before the epochs are written."""
 MARK = "raysuite.synced"
@@ -380,7 +384,8 @@ class Upload:
         return True
 
     def write_parent(self, status: ParentStatus | None = None) -> None:
-        """Write the folder's files and plots, and `status` or that which follows from its runs."""
+        """Write the data of the whole folder: files, plots, and the status, which follows from the
+        statuses of the runs unless `status` is given."""
         now = time.time()
         trials = [self._trial(plan["run_id"]) for plan in self.results.plans()]
         if self.search:
@@ -397,9 +402,13 @@ class Upload:
         mlflow_id = parent.info.run_id
         runs = [trial.figures for trial in trials]
         lasts = [run.end or run.stopped for run in runs]
+        decided = self.results.decided()
+        whole = decided is None or decided.is_all
+        # a batch that is still to be found, or a trial that is still to be drawn, may differ
+        known = whole and all(run.started or run.end for run in runs)
         # figures of variants may change with every repeat until all runs have ended
         journals = [self.results.journal_file(run.run_id) for run in runs if all(lasts)]
-        mark = digest(*files, *plots, *journals)
+        mark = digest(*files, *plots, *journals) + ("" if known else " in part")
         if parent.data.tags.get(MARK) != mark:
             for file in files:
                 if file.is_file():
@@ -409,15 +418,12 @@ class Upload:
             if self.search:
                 self.store.remove_others(parent, "best*.yaml", {file.name for file in files})
             tags = _links(parent, folder, self.page())
-            if all(lasts) and not self.search:
-                self._write_ratios(make_rows(runs))
+            self._write_suite(parent, runs, known, with_figures=all(lasts))
             if view := self._table:
                 experiment = self.store.experiment_id
                 self.store.client.set_experiment_tag(experiment, VIEW + self.id, view)
             self.store.log(mlflow_id, tags={**tags, MARK: mark})
         ends = [milliseconds(last.time) for last in lasts if last]
-        decided = self.results.decided()
-        whole = decided is None or decided.is_all
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
 
     def _nest(self, parent: Run) -> None:
@@ -425,6 +431,29 @@ class Upload:
         for run_id, run in self.known.items():
             if run_id and run.data.tags.get(PARENT) != parent.info.run_id:
                 self.store.client.set_tag(run.info.run_id, PARENT, parent.info.run_id)
+
+    def _write_suite(
+        self, parent: Run, runs: list[RunFigures], known: bool, with_figures: bool
+    ) -> None:
+        """Write the params, data set and commit that all runs share, and a suite's figures. MLflow
+        cannot change params and data sets, so they are written once all plans are `known`."""
+        had = parent.data.params
+        plans = [run.plan for run in runs] if known else []
+        shared = {key: text for key, text in shared_params(plans).items() if key not in had}
+        rows = make_rows(runs) if with_figures and not self.search else []
+        commits = {
+            commit
+            for run in runs
+            if run.started and (commit := (run.started.environment.get("git") or {}).get("commit"))
+        }
+        if len(commits) > 1 and COMMIT in parent.data.tags:  # of the runs that were known before
+            self.store.client.delete_tag(parent.info.run_id, COMMIT)
+        tags = {COMMIT: commits.pop()} if len(commits) == 1 else {}
+        self.store.log(parent.info.run_id, list(row_points(rows)), shared, tags)
+        self._write_ratios(rows)
+        sets = {json.dumps(plan["spec"]["data"], sort_keys=True) for plan in plans}
+        if len(sets) == 1 and not (parent.inputs and parent.inputs.dataset_inputs):
+            self.store.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
 
     def _write_ratios(self, rows: Sequence[Row]) -> None:
         """Log each variant's ratios in its runs, as columns of MLflow's table."""
@@ -467,12 +496,16 @@ class Upload:
 
     @cached_property
     def _table(self) -> str:
-        plans = self.results.plans()
+        plans = [] if self.search else self.results.plans()
         if self.search:
-            view = trials_view(self.search, task_of(next(iter(plans), {})), self.id)
+            view = trials_view(self.search, self._task, self.id)
         else:
             view = runs_view(plans, self.id) if plans else ""
         return view if len(view) <= MOST_EXPERIMENT_TAG else ""
+
+    @property
+    def _task(self) -> TaskFacts:
+        return task_of(next(iter(self.results.plans()), {}))
 
     def _begin(self) -> int | None:
         """The time in milliseconds at which the folder's first run began; None before that."""

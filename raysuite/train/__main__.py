@@ -17,10 +17,12 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
+from raysuite.cluster.suites import sole_driver
 from raysuite.ending import end_process
-from raysuite.errors import RunError, UserError
+from raysuite.errors import RunError, StorageError, UserError
 from raysuite.files import write_whole
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import shared_store
@@ -188,7 +190,8 @@ def main(arguments: list[str] | None = None) -> int:
         if given.resume and not given.retry_failed and world_from_environment("cpu").rank == 0:
             for line in left_alone(ours, results):
                 print(line, file=sys.stderr, flush=True)
-        with Signals() as signals:
+        first = world_from_environment("cpu").rank == 0
+        with sole_driver(results.folder) if first else nullcontext(), Signals() as signals:
             for wish in ours:
                 plan = decide(wish, results, given.resume) if wish.undecided else wish
                 ended = end_of(plan)
@@ -202,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except RunError as error:
+    except (RunError, StorageError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 1 if failed else 0

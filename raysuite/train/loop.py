@@ -22,7 +22,7 @@ from raysuite.data.formats import open_source
 from raysuite.data.formats.base import TensorSource
 from raysuite.data.order import balanced, permutation, rank_slices, step_sizes, step_weights
 from raysuite.data.reading import label_of
-from raysuite.errors import DataError
+from raysuite.files import appearing
 from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.nested import unpadded
@@ -396,7 +396,8 @@ class TrainingLoop:
         else:
             state = self.engine.whole_state(weights)
         if self.world.rank == 0:
-            torch.save(state, file)
+            with appearing(file) as part:
+                torch.save(state, part)
 
     def close(self) -> None:
         """Free the loaders and the engine."""

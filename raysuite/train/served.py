@@ -17,7 +17,7 @@ from raysuite.data import prepare
 from raysuite.data.formats import open_source
 from raysuite.data.formats.base import TensorSource
 from raysuite.data.prepared import normalisation
-from raysuite.errors import UserError
+from raysuite.errors import RunError, UserError
 from raysuite.parallel.base import read_state
 from raysuite.plan import RunPlan
 
@@ -66,12 +66,19 @@ def served(plan: RunPlan, weights: Path) -> nn.Module:
 
 
 def network_of(plan: RunPlan, weights: Path) -> nn.Module:
-    """The network of a run with the state stored in `weights`, on the CPU, for inference. Raises
-    UserError if the file does not hold a state of this network, for example because the user's own
-    model has changed."""
+    """The network of a run with the state stored in `weights`, on the CPU, for inference.
+
+    Raises UserError if the file is damaged, or does not hold a state of this network, for example
+    because the user's own model has changed.
+    """
     network = models.build(plan.spec.model, plan.dataset)
     try:
         network.load_state_dict(read_state(weights))
+    except RunError as error:
+        raise UserError(
+            f"{weights} is damaged, or holds more than tensors; restore it from a copy, or choose "
+            "another run"
+        ) from error
     except RuntimeError as error:
         raise UserError(
             f"{weights} does not fit {plan.spec.model.name!r} as it is now: "

@@ -76,8 +76,9 @@ def test_once_is_all_and_thrice_is_no_more(database, tmp_path):
     epochs = sum(len(run.epochs) for run in runs)
     # made-up accuracies hang on the runs' ids: some may not reach the target
     reached = sum(run.end.time_to_accuracy is not None for run in runs)
+    suite = 3 * 4  # throughput, speed-up and efficiency of each variant
     assert once["runs"] == 5
-    assert once["metrics"] == 2 * steps + 7 * epochs + 12 * 4 + 2 * reached
+    assert once["metrics"] == 2 * steps + 7 * epochs + 12 * 4 + 2 * reached + suite
     for _ in range(2):
         again = sync(results)
         assert (again.ok, again.written, again.unchanged) == (True, 0, 4)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from raysuite.files import flush_names, write_whole
+from raysuite.parallel.base import World
 from raysuite.records import Journal, Results, RunFailed, read_journal
+from raysuite.track.results_folder import results_id
 from raysuite.train.checkpoint import LoopState, latest_checkpoint
+from raysuite.train.loop import TrainingLoop
 from tests.unit.train.test_checkpoint import keep
 
 
@@ -117,3 +122,26 @@ def test_a_checkpoint_is_the_old_or_the_new_one(tmp_path, disk):
         keep(folder, epoch=number)
         assert seen[-1] == epoch() == number
     assert seen == sorted(seen)
+
+
+def test_the_id_of_a_results_folder_is_on_disk_when_it_is_used(tmp_path, disk):
+    found = results_id(tmp_path / "root")
+    assert (disk.cut() / "results.id").read_text() == f"{found}\n"
+
+
+def test_the_trained_weights_are_on_disk_when_they_are_there(tmp_path, disk):
+    """Before the record that the run has finished, after which it is not repeated."""
+    file = tmp_path / "root" / "model.pt"
+    for number in (1, 2):
+        state = {"weight": torch.full((3,), float(number))}
+        engine = SimpleNamespace(whole_state=lambda _, state=state: state)
+        world = World.alone(torch.device("cpu"))
+        loop = SimpleNamespace(average=None, engine=engine, world=world)
+        TrainingLoop.save_model(loop, file, {})
+        found = torch.load(disk.cut() / "model.pt", weights_only=True)
+        assert found["weight"].tolist() == [number] * 3
+    loop.engine = SimpleNamespace(whole_state=lambda _: {"weight": lambda: None})
+    with pytest.raises(AttributeError):  # while it is written
+        TrainingLoop.save_model(loop, file, {})
+    assert [path.name for path in file.parent.iterdir()] == ["model.pt"]
+    assert torch.load(file, weights_only=True)["weight"].tolist() == [2.0] * 3

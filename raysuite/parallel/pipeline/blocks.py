@@ -16,6 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from raysuite.errors import UserError
 
+_EXTRA_STATE = "_extra_state"
+"""Last part of the name under which a `state_dict` has what a module's get_extra_state returns."""
+
 Part = Callable[[Tensor], Tensor]
 """A module of the network, or a function without weights."""
 
@@ -51,7 +54,8 @@ def blocks_of(model: nn.Module) -> list[Block]:
     nn.Sequential, and any module with a method `layers()` that returns its layers in the order of
     calls. A layer is a module, a function without weights, or a sequence of both that is not cut.
 
-    Raises UserError for any other model, and for a parameter that is in no part or in two.
+    Raises UserError for any other model, for a parameter that is in no part or in two, and for a
+    module with an extra state.
     """
     merged: list[list[Part]] = [[]]
     for parts in _layers(model):
@@ -62,13 +66,20 @@ def blocks_of(model: nn.Module) -> list[Block]:
     found = [Block(tuple(parts)) for parts in merged]
     seen = Counter(id(each) for block in found for each in block.parameters)
     named = dict(model.named_parameters())
-    lost = [name for name, each in named.items() if not seen[id(each)]]
-    twice = [name for name, each in named.items() if seen[id(each)] > 1]
-    why = f"several blocks hold {', '.join(twice[:5])}; weights cannot be tied" if twice else ""
-    if lost:
-        why = f"its layers() do not hold {', '.join(lost[:5])}"
-    if why:
-        raise UserError(f"strategy.name: pipeline cannot cut {type(model).__name__}: {why}")
+    wrong = {
+        "its layers() do not hold {}": [n for n, each in named.items() if not seen[id(each)]],
+        "several blocks hold {}; weights cannot be tied": [
+            name for name, each in named.items() if seen[id(each)] > 1
+        ],
+        "{} would be lost; keep it in a buffer, not in get_extra_state()": [
+            name for name in model.state_dict() if name.rpartition(".")[2] == _EXTRA_STATE
+        ],
+    }
+    told = [text.format(", ".join(names[:5])) for text, names in wrong.items() if names]
+    if told:
+        raise UserError(
+            f"strategy.name: pipeline cannot cut {type(model).__name__}: {'; '.join(told)}"
+        )
     return found
 
 
@@ -186,15 +197,15 @@ def _in_a_row(sequence: nn.Sequential) -> list[list[Part]]:
     return found
 
 
-def prune(model: nn.Module, kept: Sequence[Block]) -> None:
-    """Remove every module from `model` that does not contain modules of the `kept` blocks. The
-    remaining modules keep their names. `model` itself can no longer be called."""
+def prune(model: nn.Module, kept: Sequence[Block], blocks: Sequence[Block]) -> None:
+    """Remove from `model` the modules of all `blocks` that no `kept` block contains.
+
+    The remaining modules keep their names. Modules outside all blocks remain, because functions
+    between layers may call them. `model` itself can no longer be called.
+    """
     own = {module for block in kept for module in block.modules}
-
-    def holds(module: nn.Module) -> bool:
-        return any(each in own for each in module.modules())
-
+    freed = {module for block in blocks for module in block.modules} - own
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if not holds(child):
+            if child in freed and own.isdisjoint(child.modules()):
                 module._modules[name] = None

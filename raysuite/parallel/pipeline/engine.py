@@ -191,7 +191,10 @@ class PipelineEngine(TorchEngine):
             for stage, held in enumerate(cut)
             if _holds(held, each)
         ]
-        prune(model, [block for held in self.blocks.values() for block in held])
+        of_stages = {held.key for held in self._held}
+        self._of_none = [key for key in _tensors(model) if key not in of_stages]
+        """Names of buffers outside all blocks, such as those of the network itself."""
+        prune(model, [block for held in self.blocks.values() for block in held], blocks)
         self.measured: Measured | None = None
         """If set, operations are recorded here."""
         super().__init__(model, _MeasuredComm(world.device, self._waiting), world, settings)
@@ -522,8 +525,10 @@ class PipelineEngine(TorchEngine):
         return flat
 
     def _gathered(self) -> dict[str, Tensor]:
-        """The whole model's state on the CPU, from all stages. All ranks must call this."""
-        own, found = _tensors(self.model), {}
+        """The whole model's state on the CPU, from all stages; a buffer outside all blocks is this
+        rank's own. All ranks must call this."""
+        own = _tensors(self.model)
+        found = {key: own[key].detach().cpu() for key in self._of_none}
         for held in self._held:
             value = torch.empty(held.shape, dtype=held.dtype)
             if held.stage in self.blocks:

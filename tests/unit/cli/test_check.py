@@ -27,6 +27,9 @@ from tests import fake_results
         (40, 960, 10, 16, 1024, 64),
         (0, 96, 2, 4, 240, 4),
         (0, 1, 2, 1, 240, 4),
+        (0, 7, 4, 7, 238, 4),
+        (0, 640, 7, 14, 238, 4),
+        (0, 6400, 100, 120, 240, 4),
     ],
 )
 def test_the_suite_has_a_worker_for_each_gpu_or_two_for_each_node(
@@ -58,7 +61,10 @@ def test_a_check_fails_below_what_is_expected_or_else_published_of_the_gpus_it_u
 
     monkeypatch.setattr(check, "_cluster", lambda *_: nullcontext((None, status)))
     monkeypatch.setattr(check, "_job", job)
+    (damaged := tmp_path / "checks" / "mine" / "1" / "check.json").parent.mkdir(parents=True)
+    damaged.write_bytes(b"{")
     done = CliRunner().invoke(app, ["check", "mine", *words, "--json"])
+    assert f"{damaged} is damaged" in " ".join(done.stderr.split())
     found = json.loads(done.stdout)["figures"]
     assert {each["source"] for each in found if not each["ok"]} == below
     assert done.exit_code == bool(below)

@@ -59,6 +59,30 @@ def test_names_of_wrappers_are_told_from_the_models_own(tmp_path: Path) -> None:
     assert not part.state_dict()["backbone.weight"].any()
 
 
+class Extra(nn.Linear):
+    calls = 0
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_the_extra_state_of_a_module_is_loaded(prefix: str, tmp_path: Path) -> None:
+    saved, begun = (nn.Sequential(Extra(3, 4), nn.Linear(4, 2)) for _ in range(2))
+    saved[0].calls = 3
+    state = {f"{prefix}{name}": each for name, each in saved.state_dict().items()}
+    torch.save(state, tmp_path / "w.pt")
+    assert load_weights(begun, tmp_path / "w.pt", facts_of(2)) == []
+    assert (begun[0].calls, begun[0].weight.equal(saved[0].weight)) == (3, True)
+    with pytest.raises(UserError, match=r"not in the model: 0\._extra_state"):
+        load_weights(
+            nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), tmp_path / "w.pt", facts_of(2)
+        )
+
+
 def test_safetensors(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 

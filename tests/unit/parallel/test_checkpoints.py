@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from raysuite.errors import RunError
 from raysuite.parallel import make_strategy
@@ -87,5 +88,30 @@ def test_the_scale_of_fp16_is_resumed(options: StrategyOptions, tmp_path: Path) 
         first.save(tmp_path)
         second.load(tmp_path)
         assert second.scale.state() == kept
+    finally:
+        strategy.stop()
+
+
+class Counting(nn.Linear):
+    calls = 0
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+
+@pytest.mark.parametrize("options", [SingleOptions(), DdpOptions(), FsdpOptions()])
+def test_the_extra_state_of_a_module_is_resumed(options: StrategyOptions, tmp_path: Path) -> None:
+    strategy = make_strategy(options)
+    strategy.start(world_from_environment("cpu"))
+    try:
+        models = [Counting(2, 2) for _ in range(2)]
+        first, second = (strategy.prepare(each, torch.optim.SGD, BASE) for each in models)
+        models[0].calls = 3
+        first.save(tmp_path)
+        second.load(tmp_path)
+        assert models[1].calls == 3
     finally:
         strategy.stop()

@@ -225,19 +225,20 @@ def test_buffers_that_all_ranks_hold_alike_keep_their_values_to_the_bit() -> Non
 
 
 @pytest.fixture
-def silent_ranks() -> Iterator[Callable[[PipelineOptions], PipelineEngine]]:
+def silent_ranks() -> Iterator[Callable[..., PipelineEngine]]:
     """Makes the engine of a pipeline's rank 0. The other ranks send nothing, and add zeros."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     made: list[Pipeline] = []
 
-    def prepared(options: PipelineOptions) -> PipelineEngine:
+    def prepared(options: PipelineOptions, model: nn.Module | None = None) -> PipelineEngine:
         size = options.pipeline().workers
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
         made.append(strategy := Pipeline(options))
         strategy.start(World(0, size, 0, CPU))
+        own = (nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2), nn.Linear(2, 3))
         found = strategy.prepare(
-            nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2), nn.Linear(2, 3)),
+            model or nn.Sequential(*own),
             lambda parameters: torch.optim.SGD(parameters, lr=9.0),
             StepSettings(4, accumulate=int(options.micro_batches)),
         )
@@ -248,6 +249,39 @@ def silent_ranks() -> Iterator[Callable[[PipelineOptions], PipelineEngine]]:
     for strategy in made:
         strategy.stop()
     dist.destroy_process_group()
+
+
+class Masked(nn.Module):
+    """A function between its layers uses a buffer and a module that belong to no layer."""
+
+    mask: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 2), nn.Linear(2, 3)
+        self.norm = nn.BatchNorm1d(2, affine=False).eval()
+        self.register_buffer("mask", torch.tensor([0.0, 1.0]))
+
+    def layers(self) -> list[Callable[[Tensor], Tensor]]:
+        return [self.first, lambda x: self.norm(x) * self.mask, self.last]
+
+
+def test_a_pipeline_keeps_the_buffers_that_belong_to_no_block(
+    silent_ranks: Callable[..., PipelineEngine], tmp_path: Path
+) -> None:
+    wanted = Masked().state_dict()
+    engine = silent_ranks(PipelineOptions(stages=2), Masked())
+    assert engine._through(0, torch.ones(3, 2))[:, 0].tolist() == [0.0] * 3
+    found = engine.whole_state(engine.weights())
+    assert {name: each.shape for name, each in found.items()} == {
+        name: each.shape for name, each in wanted.items()
+    }
+    assert found["mask"].tolist() == [0.0, 1.0]
+    engine.model.get_buffer("mask").fill_(0.5)
+    engine.save(tmp_path)
+    engine.model.get_buffer("mask").fill_(0.0)
+    engine.load(tmp_path)
+    assert engine.model.get_buffer("mask").tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(("copy", "norm"), [(0, 5.0), (1, 13.0)])
@@ -275,7 +309,7 @@ def test_a_stage_of_a_second_copy_is_on_the_ranks_after_those_of_the_first() -> 
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_a_late_update_of_a_pipeline_has_the_rate_of_its_own_step(
-    silent_ranks: Callable[[PipelineOptions], PipelineEngine], schedule: Any, stages: int
+    silent_ranks: Callable[..., PipelineEngine], schedule: Any, stages: int
 ) -> None:
     """The first of n stages is n - 1 passes late; draining makes up for them."""
     count = 1 if schedule == "pipedream" else stages
@@ -300,7 +334,7 @@ def test_a_late_update_of_a_pipeline_has_the_rate_of_its_own_step(
     ("replicas", "mean"), [((2, 1), 2.0), ((3, 1), 4.0 / 3), ((1, 2), 4.0), (None, 4.0)]
 )
 def test_buffers_of_a_stage_are_averaged_over_its_workers_and_gradients_summed(
-    silent_ranks: Callable[[PipelineOptions], PipelineEngine],
+    silent_ranks: Callable[..., PipelineEngine],
     replicas: tuple[int, ...] | None,
     mean: float,
 ) -> None:
@@ -320,7 +354,7 @@ def test_buffers_of_a_stage_are_averaged_over_its_workers_and_gradients_summed(
 
 
 def test_a_pipeline_holds_a_bounded_number_of_sent_tensors(
-    silent_ranks: Callable[[PipelineOptions], PipelineEngine],
+    silent_ranks: Callable[..., PipelineEngine],
 ) -> None:
     """The sends of two micro-batches in a step, and four for each of two workers."""
     own = silent_ranks(PipelineOptions(schedule="pipedream_2bw", stages=2, micro_batches=2))

@@ -51,7 +51,7 @@ def test_blocks_one_after_the_other_are_the_network(name: str, blocks: int) -> N
             x = block(x)
     assert torch.equal(x, expected)
     whole = dict(model.named_parameters())
-    prune(model, found[2:4])
+    prune(model, found[2:4], found)
     kept = dict(model.named_parameters())
     assert kept
     assert {id(each) for each in kept.values()} == {
@@ -72,11 +72,17 @@ def test_a_network_of_ones_own() -> None:
     class Opaque(nn.Module):
         pass
 
+    class Extra(nn.Linear):
+        def get_extra_state(self) -> int:
+            return 1
+
     assert len(blocks_of(nn.Sequential(nn.Flatten(), nn.Linear(2, 3), nn.ReLU(True)))) == 1
     with pytest.raises(UserError, match=r"other\.weight"):
         blocks_of(Tied())
     with pytest.raises(UserError, match="Opaque"):
         blocks_of(Opaque())
+    with pytest.raises(UserError, match=r"1\._extra_state would be lost"):
+        blocks_of(nn.Sequential(nn.Linear(2, 2), Extra(2, 2)))
 
 
 def test_the_partition_is_the_best_of_all() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from raysuite.errors import UserError
 from raysuite.records import Results
 from raysuite.records.node_checks import (
     CHECKS,
@@ -142,6 +144,16 @@ def test_few_nodes_are_seven_and_not_eight(middle: list[float], named: list[str]
 
 def test_of_two_nodes_none_is_named() -> None:
     assert slow_nodes(drawn(2, 0.01, random.Random(0), matrix=0.9)) == []
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda c: c[:-2], lambda c: c.replace(b"n0", b"n1"), bytes.upper]
+)
+def test_a_damaged_file_is_named(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    write_checks(file := tmp_path / FILE, drawn(2, 0.01, random.Random(0)))
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(UserError, match=r"nodes\.jsonl is damaged; restore it from a copy"):
+        read_checks(file)
 
 
 def test_a_figure_that_a_node_lacks_is_left_out(tmp_path: Path) -> None:

@@ -91,7 +91,15 @@ def test_only_checks_of_the_same_hardware_and_size_count(tmp_path: Path) -> None
     for number, each in enumerate(others):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / FILE).write_text(each.model_dump_json())
-    assert earlier_checks(tmp_path, check(5.0, 5)) == [others[0]]
+    assert earlier_checks(tmp_path, check(5.0, 5)) == ([others[0]], [])
+
+
+@pytest.mark.parametrize("content", [b"", b'{"when":1.0', b"\xff", b'{"when":1.0}'])
+def test_a_damaged_check_is_named_and_left_out(content: bytes, tmp_path: Path) -> None:
+    for name, text in (("1", check(1.0, 1).model_dump_json().encode()), ("2", content)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / FILE).write_bytes(text)
+    assert earlier_checks(tmp_path, check(5.0, 5)) == ([check(1.0, 1)], [tmp_path / "2" / FILE])
 
 
 def test_a_variant_that_was_checked_before_has_its_own_median_beside_what_is_expected() -> None:

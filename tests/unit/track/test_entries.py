@@ -24,6 +24,8 @@ from raysuite.records import (
     RunPruned,
     RunStopped,
     SamplesSkipped,
+    ScriptMeasured,
+    make_rows,
     results_figures,
     run_figures,
 )
@@ -41,9 +43,11 @@ from raysuite.track.entries import (
     history_of,
     mlflow_key,
     mlflow_status,
+    row_points,
     run_params,
     run_points,
     run_tags,
+    shared_params,
     title,
     variant_key,
 )
@@ -153,8 +157,18 @@ def test_figures_of_a_whole_run_have_its_end_and_the_step_0() -> None:
     run = run_figures(DATA, run_records(PLAN))
     assert run.end is not None
     classes = class_figures(["a", "b", "c"], [[3, 1, 0], [0, 2, 0], [1, 1, 0]])
+    script = ScriptMeasured(
+        run_id="",
+        steps=1,
+        left_out=0,
+        samples_per_step=None,
+        steps_per_second=1.0,
+        parameters=None,
+        hosts=["n 1", "n 2", "n 1"],
+        start_seconds={"import torch": [1.0, 2.0, 3.0], "first step": [4.0, 5.0, 6.0]},
+    )
     end = run.end.model_copy(update={"classes": classes})
-    whole = dataclasses.replace(run, end=end)
+    whole = dataclasses.replace(run, end=end, script=script)
     points = [p for p in run_points(whole) if p.key.partition("/")[0] not in ("step", "epoch")]
     assert {(p.timestamp, p.step) for p in points} == {(round(1000 * run.end.time), 0)}
     found = {p.key: p.value for p in points}
@@ -177,6 +191,15 @@ def test_figures_of_a_whole_run_have_its_end_and_the_step_0() -> None:
     of_many = [p.key for p in run_points(dataclasses.replace(run, end=many))]
     assert "run/balanced_accuracy" in of_many
     assert not [key for key in of_many if key.startswith(("precision/", "recall/", "f1/"))]
+    assert {key: value for key, value in found.items() if key.startswith("start/")} == {
+        "start/import torch/n 1": 3.0,  # of its slowest rank
+        "start/import torch/n 2": 2.0,
+        "start/first step/n 1": 6.0,
+        "start/first step/n 2": 5.0,
+    }
+    assert not [p for p in run_points(run) if p.key.startswith("start/")]
+    assert run_tags(whole, "id")["raysuite.hosts"] == "n 1, n 2"
+    assert "raysuite.hosts" not in run_tags(run, "id")
 
 
 @pytest.mark.parametrize(
@@ -388,3 +411,24 @@ def test_epochs_that_a_checkpoint_covers_are_sent_while_a_run_continues(
         del run.plan["spec"]["training"]["checkpoint_every"]
         points = run_points(dataclasses.replace(run, end=None))
         assert [point.step for point in points if point.key == "epoch/val_loss"] == sent
+
+
+def test_what_a_suite_states_of_itself(tmp_path: Path) -> None:
+    runs = results_figures(write_results(tmp_path))
+    points = {point.key: point.value for point in row_points(make_rows(runs))}
+    assert points["efficiency/ddp native 1 worker"] == 1
+    one, two = (points[f"throughput/ddp native {workers}"] for workers in ("1 worker", "2 workers"))
+    assert points["speed_up/ddp native 2 workers"] == pytest.approx(two / one)
+    assert points["efficiency/ddp native 2 workers"] == pytest.approx(two / one / 2)
+    last = max(
+        run.end.time for run in runs if run.variant == "ddp · native · 2 workers" and run.end
+    )
+    [point] = [p for p in row_points(make_rows(runs)) if p.key == "speed_up/ddp native 2 workers"]
+    assert (point.timestamp, point.step) == (round(1000 * last), 0)
+    row = dataclasses.replace(make_rows(runs)[0], speed_up=None, efficiency=None)
+    assert [point.key for point in row_points([row])] == ["throughput/ddp native 1 worker"]
+    assert shared_params([]) == {}
+    assert list(row_points(make_rows([dataclasses.replace(runs[0], end=None)]))) == []
+    shared = shared_params([run.plan for run in runs])
+    assert shared["model.name"] == "resnet20"
+    assert "strategy.name" not in shared

@@ -30,6 +30,17 @@ def test_processes_that_come_at_once_agree_on_the_id(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["results.id"]
 
 
+def test_an_empty_id_is_replaced_and_not_shared_by_all_folders_that_lost_theirs(tmp_path):
+    ids = set()
+    for name, content in (("a", b""), ("b", b""), ("c", bytes(33))):
+        (folder := tmp_path / name).mkdir()
+        (folder / "results.id").write_bytes(content)
+        ids.add(results_id(folder))
+        assert results_id(folder) in ids
+        assert [each.name for each in folder.iterdir()] == ["results.id"]
+    assert sorted(map(len, ids)) == [32, 32, 32]
+
+
 def test_a_folder_that_cannot_be_written_to_has_an_id_that_follows_from_its_plan(
     tmp_path, monkeypatch
 ):
@@ -38,7 +49,7 @@ def test_a_folder_that_cannot_be_written_to_has_an_id_that_follows_from_its_plan
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr("pathlib.Path.write_text", refuse)
+    monkeypatch.setattr(folders, "write_whole", refuse)
     wanted = hashlib.sha256(b"[]" + tmp_path.name.encode()).hexdigest()[:32]
     assert results_id(tmp_path) == results_id(tmp_path) == wanted
     assert not (tmp_path / "results.id").exists()

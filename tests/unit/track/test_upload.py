@@ -15,15 +15,26 @@ from raysuite.plan import RunPlan
 from raysuite.records import (
     Journal,
     Record,
+    RunStarted,
     RunStopped,
     make_rows,
     results_figures,
 )
+from raysuite.records.journal import Decided, read_journal
 from raysuite.records.statistics import Ratio
 from raysuite.records.sweep import trials
 from raysuite.records.system import SystemSample, system_file
 from raysuite.track.store import Store
-from raysuite.track.upload import BEST, MOST_TAG, TRIAL, Upload, _links, _overall, ended_by
+from raysuite.track.upload import (
+    BEST,
+    COMMIT,
+    MOST_TAG,
+    TRIAL,
+    Upload,
+    _links,
+    _overall,
+    ended_by,
+)
 from tests.fake_results import TWELVE_ROWS, run_records, write_results
 from tests.fake_sweeps import write_sweep
 
@@ -117,7 +128,7 @@ def test_the_status_of_a_folder_is_that_of_its_runs_together(
     assert _overall(runs, whole) == wanted
 
 
-def test_a_sweeps_own_run_has_its_goals_and_its_best(tmp_path: Path, uri: str) -> None:
+def test_a_sweeps_own_run_has_its_goals_its_best_and_its_data_set(tmp_path: Path, uri: str) -> None:
     results = write_sweep(tmp_path / "sweep", trials=2, scheduler="none")
     other, top = sorted(trials(results), key=lambda each: each.goals["accuracy"] or 0)
     for _ in range(2):  # the second one changes nothing
@@ -142,6 +153,8 @@ def test_a_sweeps_own_run_has_its_goals_and_its_best(tmp_path: Path, uri: str) -
         }
         assert run.data.metrics["best/accuracy"] == top.goals["accuracy"]
         assert run.data.params["search.trials"] == "2"
+        sets = {each.dataset.name for each in run.inputs.dataset_inputs}
+        assert sets == {"digits-train", "digits-val"}
         assert (run.data.tags["raysuite.kind"], run.info.run_name) == (
             "sweep",
             "made-up-sweep sweep",
@@ -183,6 +196,70 @@ def test_an_epoch_that_was_trained_again_replaces_the_run(tmp_path: Path, uri: s
     assert ids[0] == ids[1] != ids[2]
     assert store.client.get_run(ids[0]).info.lifecycle_stage == "deleted"
     assert Upload(results, store).known[plan["run_id"]].info.run_id == ids[2]
+
+
+def test_a_suites_commit_and_data_set_are_those_that_all_runs_share(
+    tmp_path: Path, uri: str
+) -> None:
+    spec = TWELVE_ROWS.partition("matrix:")[0] + "matrix: {strategy: [single, ddp]}\n"
+    for is_shared in (True, False):
+        results = write_results(tmp_path / str(is_shared), spec=spec.replace("REPEATS", "1"))
+        if not is_shared:
+            first, second = results.plans()
+            second["spec"]["data"]["augment"] = "none"
+            results.write_plans([first, second])
+            started, *others = results.records(first["run_id"])
+            assert isinstance(started, RunStarted)
+            changed = started.model_copy(
+                update={"environment": {**started.environment, "git": {"commit": "4567def"}}}
+            )
+            rewrite(results.journal_file(first["run_id"]), [changed, *others])
+        store = Store(uri, str(is_shared))
+        upload = Upload(results, store)
+        upload.write_parent()
+        [parent] = store.runs_of(upload.id)
+        commit = parent.data.tags.get("mlflow.source.git.commit")
+        assert commit == ("0123abc" if is_shared else None)
+        assert bool(parent.inputs.dataset_inputs) == is_shared
+        assert parent.data.params["model.name"] == "resnet20"
+        assert "strategy.name" not in parent.data.params
+
+
+def test_params_and_data_set_of_a_sweep_are_of_all_its_trials_not_of_the_first(
+    tmp_path: Path, uri: str
+) -> None:
+    space = {"optimizer.lr": {"grid": [0.1, 0.2]}, "data.augment": {"grid": ["none", "auto"]}}
+    results = write_sweep(tmp_path / "sweep", trials=1, scheduler="none", space=space)
+    plans = results.plans()
+    store = Store(uri, "experiment")
+    for count in (1, len(plans)):
+        results.write_plans(plans[:count])
+        results.write_decided(Decided([], is_all=count > 1))
+        upload = Upload(results, store)
+        upload.write_parent("RUNNING" if count == 1 else None)
+        [parent] = store.runs_of(upload.id)
+        assert {"optimizer.lr", "data.augment", "plan.peak_lr"}.isdisjoint(parent.data.params)
+        assert ("model.name" in parent.data.params) == (count > 1)
+        assert not parent.inputs.dataset_inputs
+
+
+def test_a_suite_whose_later_runs_have_another_commit_has_none(tmp_path: Path, uri: str) -> None:
+    spec = TWELVE_ROWS.partition("matrix:")[0] + "matrix: {strategy: [single, ddp]}\n"
+    results = write_results(tmp_path / "suite", spec=spec.replace("REPEATS", "1"))
+    file = results.journal_file(results.plans()[1]["run_id"])
+    [started, *others] = read_journal(file)
+    file.unlink()
+    store = Store(uri, "experiment")
+    Upload(results, store).write_parent("RUNNING")
+    git = {"git": {"commit": "4567def"}}
+    environment = {**cast(RunStarted, started).environment, **git}
+    for record in (started.model_copy(update={"environment": environment}), *others):
+        Journal(file).write(record)
+    found = [store.runs_of(Upload(results, store).id)[0]]
+    Upload(results, store).write_parent()
+    found.append(store.runs_of(Upload(results, store).id)[0])
+    assert [each.data.tags.get(COMMIT) for each in found] == ["0123abc", None]
+    assert ["model.name" in each.data.params for each in found] == [False, True]
 
 
 def test_of_two_mlflow_runs_of_one_run_the_oldest_is_used(tmp_path: Path, uri: str) -> None:

@@ -343,6 +343,27 @@ def test_runs_follow_one_another_until_one_is_stopped(
     assert seeds == [(1, 1), (2, 1)][: len(ends)]
 
 
+def test_a_second_process_does_not_resume_a_run_that_is_executed(
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    call, runs = [str(spec), "--results", str(tmp_path / "results")], list[str]()
+
+    def run(plan: RunPlan, results: Results, *_: object) -> Record:
+        runs.append(plan.run_id)
+        assert main([*call, "--resume"]) == 2
+        assert f"{results.folder} is being written by process {os.getpid()}" in (
+            capsys.readouterr().err
+        )
+        return FINISHED
+
+    monkeypatch.setattr("raysuite.train.__main__._run", run)
+    assert main(call) == 0
+    assert len(runs) == 1
+
+
 MATRIX = "{device: cpu}\nstrategy: ddp\nmatrix: {resources.workers: [1, 2], seed: [1, 2]}"
 
 

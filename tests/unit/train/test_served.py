@@ -64,6 +64,15 @@ def test_weights_of_another_network_are_told(tmp_path: Path, plan: RunPlan) -> N
         served(changed, tmp_path / "model.pt")
 
 
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 half of a file"])
+def test_damaged_weights_are_told_without_the_advice_to_remove_the_runs_folder(
+    content: bytes, tmp_path: Path, plan: RunPlan
+) -> None:
+    (file := tmp_path / "model.pt").write_bytes(content)
+    with pytest.raises(UserError, match=r"model\.pt is damaged, .*; restore it from a copy, or"):
+        served(plan, file)
+
+
 @pytest.mark.parametrize("data", ["digits", "cifar10", "mnist"])
 def test_what_normalises_needs_no_data_set(data: str) -> None:
     block = {"name": data} if data == "digits" else {"name": data, "path": "/nowhere"}
