@@ -661,5 +661,5 @@ def validate(
         tally = None if tally is None else torch.zeros_like(tally)
     total, *others = engine.comm.all_reduce(sums, "sum").split(sizes)
     loss, weight_sum = total.tolist()
-    whole = Total(loss / weight_sum, weight_sum, sum(step_sizes(order, global_batch, skipped)))
+    whole = Total.of(loss, weight_sum, sum(step_sizes(order, global_batch, skipped)))
     return Validated(whole.loss, values_of(task, others, whole), tally)
