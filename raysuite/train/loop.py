@@ -528,7 +528,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
     width = loop.plan.spec.strategy.model_workers
     waits = np.array(waits).reshape(-1, width).max(1).repeat(width).tolist()
     power = loop.power.use(loop.engine.comm)
-    other_seconds = others.seconds(loop.engine.comm.all_gather)
+    other_cores = others.cores(loop.engine.comm.all_gather)
     if before.attempts:
         earlier = before.data_wait_seconds
         if len(earlier) != len(waits):  # the worker count changed: take the mean
@@ -549,7 +549,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
         compile_seconds=before.compile_seconds + compile_seconds,
         data_wait_seconds=waits,
         power=power,
-        other_cores=[each / seconds for each in other_seconds],
+        other_cores=other_cores,
     )
     return done, stop
 
