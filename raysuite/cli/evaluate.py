@@ -15,7 +15,7 @@ from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.data import progress
 from raysuite.cli.run_options import AsJson, BestRun, RunResults, file_to_write
 from raysuite.errors import UserError
-from raysuite.files import write_whole
+from raysuite.files import printable, write_whole
 from raysuite.spec.datasets import DatasetFacts, match_classes
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ def _write(out: Path, places: Sequence[tuple[int, str]], names: Sequence[str], r
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(("sample", "place", *names))
-    writer.writerows((*place, *row) for place, row in zip(places, rows, strict=True))
+    for (sample, place), row in zip(places, rows, strict=True):
+        writer.writerow((sample, printable(place), *row))
     write_whole(out, text.getvalue().encode())
 
 

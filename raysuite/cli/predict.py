@@ -135,6 +135,7 @@ def _print_scaling(
         if source.suffix == ".csv":
             for name, points in scaling.read_figures(source, per_node).items():
                 series.setdefault(name, []).extend(points)
+    scaling.check_batches(series, sources)
     few = {name for name, points in series.items() if not scaling.enough(points)}
     if len(few) == len(series):
         raise UserError(

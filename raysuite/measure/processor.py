@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable
 
@@ -45,15 +46,15 @@ class OtherPrograms:
     def end(self) -> None:
         self._taken = [now - then for now, then in zip(self._read(), self._began, strict=True)]
 
-    def seconds(self, gather: Callable[[Tensor], Tensor]) -> list[float]:
-        """Processor seconds of other programs between `begin` and `end`, per worker; `gather` is an
-        all-gather, which all ranks have to call."""
+    def cores(self, gather: Callable[[Tensor], Tensor]) -> list[float]:
+        """Cores that other programs kept busy between `begin` and `end`, on average, per worker;
+        `gather` is an all-gather, which all ranks have to call."""
         host = zlib.crc32(BOOT.read_bytes()) if BOOT.exists() else 0
-        rows = gather(tensor([[float(host), *self._taken]], dtype=float64)).reshape(-1, 3).tolist()
+        rows = gather(tensor([[float(host), *self._taken]], dtype=float64)).reshape(-1, 4).tolist()
         return [
-            max(0.0, machine - sum(own for other, _, own in rows if other == host))
-            for host, machine, _ in rows
+            max(0.0, machine - sum(own for other, *_, own in rows if other == host)) / elapsed
+            for host, elapsed, machine, _ in rows
         ]
 
-    def _read(self) -> tuple[float, float]:
-        return machine_seconds(), family_seconds(psutil.Process())
+    def _read(self) -> tuple[float, float, float]:
+        return time.perf_counter(), machine_seconds(), family_seconds(psutil.Process())

@@ -37,6 +37,7 @@ from raysuite.data.decoders import decode_whole
 from raysuite.data.formats import open_source
 from raysuite.data.pixels import header_of, size_of
 from raysuite.errors import RaysuiteError
+from raysuite.files import printable
 from raysuite.measure.clock import now
 from raysuite.measure.environment import environment
 from raysuite.measure.processor import family_seconds, machine_seconds
@@ -264,7 +265,7 @@ def measure(
             got = _apart(trial, messages)
             if isinstance(got, str):
                 failed.add(name)
-                yield Failure(candidate=name, repeat=repeat, reason=got)
+                yield Failure(candidate=name, repeat=repeat, reason=printable(got))
             else:
                 yield got
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -299,9 +299,15 @@ def forecast(
 def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, list[Point]]:
     """The series of a CSV file with the columns `workers`, `throughput`, and optionally `nodes` and
     `batch` (global); values of all other columns distinguish series. Raises UserError that names
-    every wrong line."""
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    every wrong line, or states why the file cannot be read."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(
+            f"{file} cannot be read: {why}; give a CSV file of UTF-8 text, or a results folder"
+        ) from error
     columns = set(rows[0]) if rows else set()
     missing = sorted({"workers", "throughput"} - columns)
     if missing or not ({"nodes"} & columns or workers_per_node):
@@ -314,6 +320,7 @@ def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, l
     series: dict[str, list[Point]] = {}
     wrong = []
     for number, row in enumerate(rows, 2):
+        beyond = row.pop(None, [])  # cells without a heading
         name = " · ".join(
             value
             for key, value in row.items()
@@ -323,7 +330,9 @@ def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, l
             workers = int(row["workers"])
             nodes = int(row.get("nodes") or math.ceil(workers / (workers_per_node or 1)))
             throughput, batch = float(row["throughput"]), float(row.get("batch") or 0)
-            if not (1 <= nodes <= workers and 0 < throughput < math.inf and batch >= 0):
+            if any(beyond) or not (
+                1 <= nodes <= workers and 0 < throughput < math.inf and batch >= 0
+            ):
                 raise ValueError
         except (ValueError, TypeError):
             wrong.append(f"line {number}")
@@ -332,15 +341,22 @@ def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, l
     if wrong:
         raise UserError(
             f"{file}: {some(wrong, 5)}: workers and nodes are whole numbers from 1 on, no more "
-            "nodes than workers, throughput is positive, batch empty or positive"
+            "nodes than workers, throughput is positive, batch empty or positive; every value has "
+            "a heading"
         )
+    check_batches(series, (file,))
+    return series
+
+
+def check_batches(series: Mapping[str, Sequence[Point]], sources: Sequence[Path]) -> None:
+    """Raise UserError if only some points of a series have a batch: their steps would then have
+    different units."""
     mixed = [name for name, own in series.items() if len({each.batch > 0 for each in own}) > 1]
     if mixed:
         raise UserError(
-            f"{file}: only some lines of {some(mixed, 5)} have a batch; give it in every line of a "
-            "series, or in none"
+            f"{', '.join(map(str, sources))}: only some lines of {some(mixed, 5)} have a batch; "
+            "give it in every line of a series, or in none"
         )
-    return series
 
 
 def series_of(

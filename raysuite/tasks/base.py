@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from raysuite.errors import UserError
+from raysuite.errors import DataError, UserError
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.tasks import MetricFacts, TaskFacts, Unit
 
@@ -38,6 +38,16 @@ class Total:
     """The summed loss, divided by `weight`."""
     weight: float
     samples: int
+
+    @classmethod
+    def of(cls, loss: float, weight: float, samples: int) -> Total:
+        """From the summed loss and weight. Raises DataError if the weight is 0."""
+        if not weight:
+            raise DataError(
+                "no target of the evaluated samples counts (their weights add up to 0), so the "
+                "loss and the metrics are undefined; give the split targets that count"
+            )
+        return cls(loss / weight, weight, samples)
 
 
 @dataclass(frozen=True)

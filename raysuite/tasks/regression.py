@@ -34,10 +34,15 @@ def _moments(output: Tensor, targets: Tensor) -> Tensor:
     )
 
 
+_ROUNDING = 1e-12
+"""Relative rounding error of `_r2`'s spread, with a margin."""
+
+
 def _r2(sums: Sequence[float], total: Total) -> float:
     squares, values, squared, count = sums
     spread = squared - values**2 / count
-    return 1 - squares / spread if spread > 0 else 0.0
+    # equal targets leave a spread of rounding errors
+    return 1 - squares / spread if spread > _ROUNDING * squared else 0.0
 
 
 class Regression(Task):

@@ -139,7 +139,7 @@ def evaluate_task(
         if keep:
             name = plan.spec.task.name
             kept.append([_rows(each, samples_in(targets), name) for each in (targets, output)])
-    total = Total(loss / weight, weight, samples)
+    total = Total.of(loss, weight, samples)
     values = values_of(task, sums or [], total)
     if not keep:
         return TaskEvaluation(samples, total.loss, values, None)

@@ -511,7 +511,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
     width = loop.plan.spec.strategy.model_workers
     waits = np.array(waits).reshape(-1, width).max(1).repeat(width).tolist()
     power = loop.power.use(loop.engine.comm)
-    other_seconds = others.seconds(loop.engine.comm.all_gather)
+    other_cores = others.cores(loop.engine.comm.all_gather)
     if before.attempts:
         earlier = before.data_wait_seconds
         if len(earlier) != len(waits):  # the worker count changed: take the mean
@@ -532,7 +532,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
         compile_seconds=before.compile_seconds + compile_seconds,
         data_wait_seconds=waits,
         power=power,
-        other_cores=[each / seconds for each in other_seconds],
+        other_cores=other_cores,
     )
     return done, stop
 
@@ -634,10 +634,5 @@ def validate(loop: TrainingLoop, watch: Watch) -> Validated | EndRequest:
         tally = None if tally is None else torch.zeros_like(tally)
     total, *others = engine.comm.all_reduce(sums, "sum").split(sizes)
     loss, weight_sum = total.tolist()
-    if not weight_sum:
-        raise DataError(
-            f"{plan.spec.data.name}: no target of the validation set counts, so the mean loss is "
-            "not defined; give a set whose targets are not all ignored"
-        )
-    whole = Total(loss / weight_sum, weight_sum, sum(step_sizes(order, global_batch, skipped)))
+    whole = Total.of(loss, weight_sum, sum(step_sizes(order, global_batch, skipped)))
     return Validated(whole.loss, values_of(task, others, whole), tally)

@@ -140,12 +140,13 @@ def _check(data: DataOptions, split: Split, samples: range, done: Count) -> Part
     order from a second instance of the data set. A sample that differs is an error."""
     part, first = Part(split), dict[int, int]()
     source = _Samples(open_split(data, split), f"{data.name}(split={split!r})")
+    zero = source.sample(0)
     for number in samples:
         place = source.place(number)
         part.images += 1
         try:
             found = source.sample(number)
-            source.stacked([source.sample(0), found], number)
+            source.stacked([zero, found], number)
             first[number] = _digest(source, found, number)
         except DataError as error:
             part.unreadable += 1

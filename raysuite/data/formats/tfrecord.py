@@ -164,13 +164,19 @@ def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def class_names(data: DataOptions) -> tuple[str, ...]:
-    """The class names in `classes.txt` next to the shards, or else the class numbers. Raises
-    DataError if the file is empty, or if its number of names is not `data.classes`."""
+    """The class names in `classes.txt` next to the shards, or else the class numbers.
+
+    Raises DataError if the file is empty or not UTF-8, or if its number of names is not
+    `data.classes`.
+    """
     path = root_of(data) / CLASSES_FILE
     known = NAMED[data.name].facts.classes if data.name in NAMED else data.classes
     if not path.is_file():
         return tuple(map(str, range(known or 0)))
-    names = tuple(path.read_text("utf-8-sig").splitlines())
+    try:
+        names = tuple(path.read_text("utf-8-sig").splitlines())
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text: {error}; write it again as UTF-8") from error
     if not names or (data.classes is not None and len(names) != data.classes):
         raise DataError(
             f"{path} names {len(names)} classes, and data.classes is {data.classes}; correct one"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -120,7 +120,20 @@ def _as_given(tensor: Tensor, like: Any) -> Any:
     """Convert a tensor from `_tensor` to the kind of `like`: a tensor, an array or a number."""
     if isinstance(like, Tensor):
         return tensor
+    if isinstance(like, np.generic):  # keeps its dtype in a batch, and a Python number does not
+        return tensor.numpy()[()]
     return tensor.numpy() if isinstance(like, np.ndarray) else tensor.item()
+
+
+def _by_place(value: Any, place: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
+    """The leaves of a sample by their keys and numbers in its dictionaries and tuples."""
+    if isinstance(value, Mapping):
+        parts: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, tuple | list):
+        parts = enumerate(value)
+    else:
+        return {place: value}
+    return {k: v for key, each in parts for k, v in _by_place(each, (*place, key)).items()}
 
 
 class _Held(TensorSource):
@@ -140,8 +153,16 @@ class _Held(TensorSource):
     def _size(self) -> int:
         """Read all samples, and return an upper bound of the bytes that `_write` writes."""
         kinds = [each.dtype for each in self._first]
+        places = _by_place(self._like)
         for number in range(self._samples):
-            found = [*map(_tensor, leaves(self._source.sample(number)))]
+            parts = _by_place(self._source.sample(number))
+            if parts.keys() != places.keys():
+                raise DataError(
+                    f"{self._source.place(number)} has other keys, or more or fewer parts, than "
+                    "the first sample; the loader memory holds samples of one kind"
+                )
+            # dictionaries of equal keys may have them in another order
+            found = [_tensor(parts[place]) for place in places]
             if [each.dtype for each in found] != kinds:
                 raise DataError(
                     f"{self._source.place(number)} has {_kinds(found)}, and the first sample "

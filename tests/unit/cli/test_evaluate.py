@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.evaluate import _MOST_CLASSES, _show_classes, _task_columns
+from raysuite.cli.evaluate import _MOST_CLASSES, _show_classes, _task_columns, _write
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, Journal, Results
 from raysuite.track.model_registry import weights_of
@@ -148,6 +148,13 @@ def test_of_many_classes_those_with_the_lowest_recall_are_listed(
     rows = [line for line in listed if line[0].startswith("class") and line[1] == "41"]
     assert [line[0] for line in rows] == [f"class{n}" for n in range(_MOST_CLASSES)]
     assert "class41" not in text.partition("taken for")[0]
+
+
+def test_a_place_that_is_not_utf_8_is_escaped(tmp_path: Path) -> None:
+    places = [(0, "caf\udce9.png"), (1, "\u00e9.png")]
+    _write(tmp_path / "out.csv", places, ("label",), [("a",), ("b",)])
+    written = (tmp_path / "out.csv").read_text("utf-8")
+    assert written.splitlines() == ["sample,place,label", r"0,caf\xe9.png,a", "1,\u00e9.png,b"]
 
 
 def test_columns_of_outputs_are_numbered_where_there_are_several() -> None:

@@ -143,7 +143,7 @@ def test_progress_of_earlier_attempts_does_not_count_again(
     stopped = RunStopped(run_id="1", reason="time_limit", epoch=0, step=1)
     Journal(Results(results).journal_file("1")).write(stopped)
     attempts = 0
-    while resume_commands(cluster):
+    while suites_to_resume(cluster):
         taken_up(cluster, results)
         attempts += 1
         assert attempts < 9

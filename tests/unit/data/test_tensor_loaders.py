@@ -38,7 +38,11 @@ def mixed(split: str) -> Samples:
             "whole": int(values[1] > 0),
             "array": values.double().numpy(),
             "half": [values.bfloat16(), values[0] > 0],
+            "single": np.float32(values[0]),
+            "byte": np.uint8(values[1] > 0),
         }
+        if values[2] > 0:  # the same keys in another order
+            inputs = dict(reversed(inputs.items()))
         return inputs, values.half()
 
     return Samples(split, one)

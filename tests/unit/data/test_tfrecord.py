@@ -308,6 +308,9 @@ def test_class_numbers_stand_for_names_that_no_file_has(tmp_path):
     (tmp_path / "classes.txt").write_text("")
     with pytest.raises(DataError, match="names 0 classes"):
         class_names(named)
+    (tmp_path / "classes.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(DataError, match="is not UTF-8 text"):
+        class_names(named)
 
 
 def test_a_folder_of_shards_is_recognised_by_shards_alone(tmp_path):

@@ -53,11 +53,11 @@ def test_own_time_and_that_of_children_is_not_others() -> None:
         while family_seconds(psutil.Process(child.pid)) < 0.1:
             time.sleep(0.02)
         others.end()
-        machine, own = others._taken
+        elapsed, machine, own = others._taken
         assert own >= 0.25
         child.kill()
-    [alone] = others.seconds(lambda tensor: tensor)
-    assert alone <= max(0.0, machine - own) + 1e-9
+    [alone] = others.cores(lambda tensor: tensor)
+    assert alone <= max(0.0, machine - own) / elapsed + 1e-9
 
 
 def test_descendants_of_children_count() -> None:
@@ -89,13 +89,25 @@ def test_a_child_that_ends_takes_no_time_away() -> None:
 
 def test_ranks_of_one_machine_are_taken_together() -> None:
     others = OtherPrograms()
-    others._taken = [10.0, 3.0]
+    others._taken = [8.0, 10.0, 3.0]
 
     def two_here_and_one_elsewhere(mine: torch.Tensor) -> torch.Tensor:
-        elsewhere = torch.tensor([[1.0, 7.0, 7.5]], dtype=torch.float64)
+        elsewhere = torch.tensor([[1.0, 8.0, 7.0, 7.5]], dtype=torch.float64)
         return torch.cat([mine, mine, elsewhere])
 
-    assert others.seconds(two_here_and_one_elsewhere) == [4.0, 4.0, 0.0]
+    assert others.cores(two_here_and_one_elsewhere) == [0.5, 0.5, 0.0]
+
+
+def test_cores_are_a_mean_over_all_of_the_time_in_which_they_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also over torch.compile's, which a run's training time leaves out."""
+    clock = iter([(0.0, 100.0, 5.0), (40.0, 130.0, 15.0)])
+    others = OtherPrograms()
+    monkeypatch.setattr(others, "_read", lambda: next(clock))
+    others.begin()
+    others.end()
+    assert others.cores(lambda tensor: tensor) == [0.5]
 
 
 def test_a_process_that_is_left_out_does_not_count() -> None:

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from raysuite.cli import app
 from raysuite.errors import UserError
 from raysuite.perf import scaling
 from raysuite.perf.scaling import Point, fit, forecast, left_out, read_figures, series_of
@@ -234,14 +236,38 @@ def test_a_file_of_figures_names_its_series(tmp_path: Path) -> None:
             "workers,nodes,throughput,batch\n4,5,1,\n4,0,1,\n4,4,1,\n4,4,0,\n4,4,inf,\n4,4,1,-1\n",
             "line 2, line 3, line 5, line 6, line 7: workers",
         ),
+        ("workers,nodes,throughput\n4,1,1,\n8,2,5,3\n", r"figures.csv: line 3: workers"),
+        ("workers,nodes,throughput,é\n4,1,1,x\n", r"figures.csv cannot be read: 'utf-8' codec"),
         ("", "no column throughput and no column workers"),
     ],
 )
 def test_a_wrong_file_is_refused_with_every_line(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "figures.csv"
-    file.write_text(text)
+    file.write_text(text, "latin-1")
     with pytest.raises(UserError, match=said):
         read_figures(file)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for name, said in (("no.csv", "No such file"), ("folder.csv", "Is a directory")):
+        with pytest.raises(UserError, match=f"{name} cannot be read: {said}"):
+            read_figures(tmp_path / name)
+
+
+def test_an_empty_cell_without_a_heading_is_ignored(tmp_path: Path) -> None:
+    file = tmp_path / "figures.csv"
+    file.write_text("workers,nodes,throughput\n4,1,10,\n8,2,19,,\n")
+    assert read_figures(file) == {"figures": [Point(4, 1, 10.0), Point(8, 2, 19.0)]}
+
+
+def test_files_of_one_series_of_which_one_has_batches_are_refused(tmp_path: Path) -> None:
+    files = [tmp_path / f"{each}.csv" for each in "ab"]
+    files[0].write_text("workers,nodes,throughput,net\n4,1,10,x\n8,2,19,x\n")
+    files[1].write_text("workers,nodes,throughput,net,batch\n16,4,30,x,64\n")
+    result = CliRunner().invoke(app, ["calibrate", *map(str, files), "--workers", "32"])
+    assert result.exit_code == 2
+    assert "only some lines of x have a batch" in result.stderr
 
 
 @pytest.mark.thorough

@@ -13,7 +13,7 @@ import torch
 from sklearn import metrics as sklearn
 from torch import Tensor
 
-from raysuite.errors import UserError
+from raysuite.errors import DataError, UserError
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.tasks import TaskOptions
 from raysuite.tasks import Metric, Task, make_task
@@ -101,6 +101,12 @@ def test_segmentation(draw: torch.Generator) -> None:
     assert Segmentation.metrics[0].value(sums(output, none).tolist(), Total(0.0, 0.0, 97)) == 0
 
 
+def test_a_set_without_a_target_that_counts_is_refused() -> None:
+    assert Total.of(3.0, 2.0, 1) == Total(1.5, 2.0, 1)
+    with pytest.raises(DataError, match="no target of the evaluated samples counts"):
+        Total.of(0.0, 0.0, 5)
+
+
 def test_language_model(draw: torch.Generator) -> None:
     output = torch.randn(97, 6, 7, generator=draw)
     targets = torch.randint(7, (97, 6), generator=draw)
@@ -139,6 +145,10 @@ def test_a_metric_has_a_value_where_its_divisor_is_0_and_where_its_power_is_infi
         for task, place in ((Regression, 2), (MultiLabel, 1), (LanguageModel, 0))
     )
     assert r2.value([1.0, 6.0, 12.0, 3.0], total) == 0.0  # targets of 2, 2 and 2
+    equal = np.full(1000, np.float32(0.1), np.float64)
+    sums = [1.0, float(equal.cumsum()[-1]), float((equal**2).cumsum()[-1]), 1000.0]
+    assert sums[2] > sums[1] ** 2 / 1000  # by rounding
+    assert r2.value(sums, total) == 0.0
     assert f1.value([0.0, 0.0], total) == 0.0
     assert perplexity.value([], total) == pytest.approx(np.exp(700.0))
     precision = MultiLabel.metrics[0]
