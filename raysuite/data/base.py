@@ -56,8 +56,9 @@ class Loader(Protocol):
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         """Yield one Batch per Slice, in order. A later call ends the iterator of an earlier call.
-        Raises DataError with the file's name if an image is unreadable, RunError if a process
-        died."""
+
+        Raises DataError with the file's name if an image is unreadable, RunError if a process died.
+        """
 
     def close(self) -> None:
         """Free processes, threads and device memory."""

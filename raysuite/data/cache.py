@@ -60,7 +60,9 @@ def converted(
 ) -> Path:
     """The folder to which `write(folder)` has converted `sources`. `write` is called only if the
     cache does not have this conversion yet; the key is the SHA-256 digest of the sources' content.
-    Raises the errors of `publish` and `verify`."""
+
+    Raises the errors of `publish` and `verify`.
+    """
     digest = hashlib.sha256()
     for path in sources:
         digest.update(hashlib.sha256(path.read_bytes()).digest())

@@ -44,7 +44,9 @@ def cut_from(
     sample: Sample, channels: int, box: NDArray[np.float64], place: str
 ) -> tuple[NDArray[np.uint8], Part]:
     """The result of `cut_out(decode(sample, channels, place), box)`, with fewer pixels decoded.
-    This thread's next call may overwrite the pixels. Raises the errors of `decode`."""
+
+    This thread's next call may overwrite the pixels. Raises the errors of `decode`.
+    """
     crop, header = _library(), _simple(sample, channels, place)
     if crop is not None and header is not None:
         assert isinstance(sample, bytes)

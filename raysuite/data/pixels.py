@@ -47,8 +47,10 @@ Part = tuple[float, float, float, float]
 
 
 def size_of(sample: Sample, place: str) -> tuple[int, int]:
-    """Width and height in pixels; for an encoded image, only the header is read. Raises DataError,
-    which names `place`, if the sample is not an image."""
+    """Width and height in pixels; for an encoded image, only the header is read.
+
+    Raises DataError, which names `place`, if the sample is not an image.
+    """
     if isinstance(sample, bytes):
         header = header_of(sample, place)
         return header.width, header.height
@@ -159,7 +161,9 @@ def cut_out(
     pixels: NDArray[np.uint8], box: NDArray[np.float64], begin: tuple[int, int] = (0, 0)
 ) -> tuple[NDArray[np.uint8], Part]:
     """The whole pixels that `box` touches (0 outside the image), and the box as a Part of them.
-    `begin`: the column and row of the image at which `pixels` begin."""
+
+    `begin`: the column and row of the image at which `pixels` begin.
+    """
     x0, y0, x1, y1 = touched(box)
     column, row = begin
     inner = pixels[max(0, y0) - row : y1 - row, max(0, x0) - column : x1 - column]

@@ -82,8 +82,10 @@ def prepared_of(
     listing: Path | None = None,
     exact: bool = False,
 ) -> Prepared:
-    """The Prepared of a set on disk with `found` images in each split. Raises DataError if the
-    numbers differ from the plan, which may come from another machine."""
+    """The Prepared of a set on disk with `found` images in each split.
+
+    Raises DataError if the numbers differ from the plan, which may come from another machine.
+    """
     check_as_planned(facts, found, classes, files)
     rule = treatment(data, facts.channels)
     return Prepared(data, facts, classes, form, files, listing, exact=exact, **rule)

@@ -30,9 +30,11 @@ class Read:
 
 
 def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
-    """Read the samples of `slice_`. Raises DataError, which names the file, for a sample that is
-    missing, is not an image, has a label outside the set's classes, or does not have the size that
-    the set requires."""
+    """Read the samples of `slice_`.
+
+    Raises DataError, which names the file, for a sample that is missing, is not an image, has a
+    label outside the set's classes, or does not have the size that the set requires.
+    """
     facts, side = prepared.facts, prepared.facts.image_size
     samples, labels, sizes = [], [], []
     for number in slice_.ids.tolist():
@@ -73,7 +75,9 @@ def label_of(source: Source, sample: int, classes: int) -> int:
 
 def shown(source: Source, prepared: Prepared, slice_: Slice, got: Read) -> NDArray[np.uint8]:
     """The views of the samples in `got`, with the reference decoder's pixels: [b, size, size, C].
-    Raises the errors of `decode`."""
+
+    Raises the errors of `decode`.
+    """
     facts = prepared.facts
     size = facts.image_size
     images = np.empty((len(got.samples), size, size, facts.channels), np.uint8)

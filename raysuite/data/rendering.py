@@ -30,7 +30,9 @@ takes an argument for the output. For uint8, it uses weights of 15 bits; Pillow 
 
 def fit_into(cut: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None:
     """Write `fit(cut, part, size)` to `out` [size, size, C]; values may differ by 1 from Pillow's.
-    Pillow resizes parts of `cut`, because torch's operator has no argument for a part."""
+
+    Pillow resizes parts of `cut`, because torch's operator has no argument for a part.
+    """
     size = len(out)
     if cut.shape[:2] == (size, size) or part != whole(cut):
         out[...] = fit(cut, part, size)

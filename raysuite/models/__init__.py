@@ -90,8 +90,10 @@ def check(name: str) -> None:
 
 def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
     """The cost of a spec's model: parameters, forward FLOPs, activation bytes. The weights take no
-    memory, unless the model cannot be built on torch's meta device. Raises the errors of `build`,
-    and UserError if the model cannot process the data set's images."""
+    memory, unless the model cannot be built on torch's meta device.
+
+    Raises the errors of `build`, and UserError if the model cannot process the data set's images.
+    """
     from raysuite.models.model_costs import cost
 
     return _counted(model, facts, cost)
@@ -99,8 +101,10 @@ def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
 
 def layers_of(model: ModelOptions, facts: DatasetFacts) -> list[LayerCost]:
     """The costs of the layers of the model that a spec names, in the order of a forward pass. If
-    the costs are in the cache, torch is not imported. Raises the errors of `build`, and UserError
-    if the model cannot process the data set's samples."""
+    the costs are in the cache, torch is not imported.
+
+    Raises the errors of `build`, and UserError if the model cannot process the data set's samples.
+    """
 
     def count() -> list[LayerCost]:
         from raysuite.models.model_costs import layer_costs

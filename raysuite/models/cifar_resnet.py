@@ -43,8 +43,10 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """[b, in_channels, H, W] -> [b, num_classes] logits, for square images of any size. Raises
-    ValueError for a depth that is not 6n+2."""
+    """[b, in_channels, H, W] -> [b, num_classes] logits, for square images of any size.
+
+    Raises ValueError for a depth that is not 6n+2.
+    """
 
     def __init__(self, depth: int, num_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()

@@ -73,8 +73,10 @@ def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
-    """Freeze the parameters whose names in `named_parameters` match a pattern. Raises UserError for
-    patterns without a match, and if all parameters would be frozen."""
+    """Freeze the parameters whose names in `named_parameters` match a pattern.
+
+    Raises UserError for patterns without a match, and if all parameters would be frozen.
+    """
     parameters = dict(network.named_parameters())
     if wrong := unmatched(patterns, parameters):
         raise UserError(f"model.freeze: {wrong}")

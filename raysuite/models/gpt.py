@@ -66,8 +66,10 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Tokens [b, t], t <= sequence -> logits [b, t, vocabulary]. The defaults are small; GPT-2 with
-    124 M parameters has layers 12, heads 12, width 768."""
+    """Tokens [b, t], t <= sequence -> logits [b, t, vocabulary].
+
+    The defaults are small; GPT-2 with 124 M parameters has layers 12, heads 12, width 768.
+    """
 
     def __init__(
         self,
@@ -79,8 +81,10 @@ class Gpt(nn.Module):
         dropout: float = 0.0,
         tied: bool = True,
     ) -> None:
-        """`tied`: whether the last layer shares the matrix of the token embedding. Raises UserError
-        if `width` is not a multiple of `heads`."""
+        """`tied`: whether the last layer shares the matrix of the token embedding.
+
+        Raises UserError if `width` is not a multiple of `heads`.
+        """
         super().__init__()
         if width % heads:
             near = max(1, round(width / heads)) * heads

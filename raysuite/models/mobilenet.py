@@ -31,8 +31,10 @@ _SMALL_STAGES = (
 def mobilenet_v2(
     *, num_classes: int, in_channels: int, image_size: int, stem: str | None = None, **options: Any
 ) -> nn.Module:
-    """[b, in_channels, H, W] -> [b, num_classes] logits, for images of any size. `options` are
-    options of torchvision's MobileNetV2, such as width_mult and dropout."""
+    """[b, in_channels, H, W] -> [b, num_classes] logits, for images of any size.
+
+    `options` are options of torchvision's MobileNetV2, such as width_mult and dropout.
+    """
     small = stem_of("mobilenet_v2", image_size, stem) == "small"
     if small:
         stages = [list(stage) for stage in _SMALL_STAGES]

@@ -25,8 +25,10 @@ def resnet(
     stem: str | None = None,
     **options: Any,
 ) -> nn.Module:
-    """[b, in_channels, H, W] -> [b, num_classes] logits, for images of any size. `options` are
-    options of torchvision's ResNet, such as zero_init_residual."""
+    """[b, in_channels, H, W] -> [b, num_classes] logits, for images of any size.
+
+    `options` are options of torchvision's ResNet, such as zero_init_residual.
+    """
     model = torchvision_model(name, num_classes, options)
     if stem_of(name, image_size, stem) == "small":
         model.conv1 = first_convolution(model.conv1, in_channels, kernel_size=3, stride=1)

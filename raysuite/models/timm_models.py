@@ -14,8 +14,10 @@ PREFIX = "timm:"
 
 
 def constructor(name: str, facts: DatasetFacts) -> Constructor:
-    """timm's `create_model`, and its arguments for this data set. Raises MissingPartError without
-    timm, and UserError if timm has no model of that name."""
+    """timm's `create_model`, and its arguments for this data set.
+
+    Raises MissingPartError without timm, and UserError if timm has no model of that name.
+    """
     wanted = name.removeprefix(PREFIX)
     create = lazy.load("timm:create_model")
     configuration = _configuration(wanted)

@@ -30,8 +30,10 @@ def vgg(
     stem: str | None = None,
     **options: Any,
 ) -> nn.Module:
-    """[b, in_channels, size, size] -> [b, num_classes] logits. `options` are options of
-    torchvision's VGG (dropout, init_weights), only for the large head."""
+    """[b, in_channels, size, size] -> [b, num_classes] logits.
+
+    `options` are options of torchvision's VGG (dropout, init_weights), only for the large head.
+    """
     if stem_of(name, image_size, stem) == "small":
         return SmallVGG(name, num_classes, in_channels, image_size, **options)
     model = torchvision_model(name, num_classes, options)
@@ -43,7 +45,9 @@ def vgg(
 
 class SmallVGG(VGG):
     """torchvision's features, their mean, and one linear layer, initialised as in torchvision.
-    Layers in `features` keep torchvision's names: an Identity replaces each omitted pooling."""
+
+    Layers in `features` keep torchvision's names: an Identity replaces each omitted pooling.
+    """
 
     def __init__(self, name: str, num_classes: int, in_channels: int, image_size: int) -> None:
         nn.Module.__init__(self)  # VGG.__init__ would draw half a gigabyte of classifier weights

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
     """The strategy that `options` describes. A user's own class is called with its options.
-    `profiled`: whether to prepare the framework's own timeline of collectives, if any."""
+
+    `profiled`: whether to prepare the framework's own timeline of collectives, if any.
+    """
     strategy: Strategy
     if isinstance(options, CustomOptions):
         strategy = load(options.target)(**options.options)

@@ -199,8 +199,10 @@ class Engine(ABC):
 
     @abstractmethod
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
-        """Take one optimiser step over `settings.accumulate` micro-batches. Returns the summed loss
-        of this rank's samples, a detached scalar on the device."""
+        """Take one optimiser step over `settings.accumulate` micro-batches.
+
+        Returns the summed loss of this rank's samples, a detached scalar on the device.
+        """
 
     def train(self, on: bool = True) -> None:
         """Switch the layers, and an optimiser that averages the weights, to training mode (`on`) or
@@ -271,8 +273,10 @@ class Engine(ABC):
 
     @contextmanager
     def timeline(self, file: Path) -> Iterator[None]:
-        """Within the context, record the framework's own timeline of collectives, if any. All ranks
-        must call this. Rank 0 writes the timeline to `file`."""
+        """Within the context, record the framework's own timeline of collectives, if any.
+
+        All ranks must call this. Rank 0 writes the timeline to `file`.
+        """
         yield
 
     def loss(self, batch: Batch, output: Any) -> tuple[Tensor, Tensor]:
@@ -434,7 +438,7 @@ def draws(device: torch.device) -> dict[str, Any]:
 
 
 def restore_draws(device: torch.device, state: dict[str, Any]) -> None:
-    """Restore the states that `draws` returned; checkpoints of 0.2.0 have only torch's states."""
+    """Restore the states that `draws` returned; old checkpoints have only torch's states."""
     torch.set_rng_state(state["cpu"])
     if "python" in state:
         random.setstate(state["python"])

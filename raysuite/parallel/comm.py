@@ -37,7 +37,9 @@ class Comm(Protocol):
 
     def begin_max(self, value: Tensor) -> Pending:
         """Begin to reduce a small `value` on the CPU to its maximum over ranks, and return at once.
-        The GPU does not wait. Other collectives may run before the caller waits for the result."""
+
+        The GPU does not wait. Other collectives may run before the caller waits for the result.
+        """
 
 
 class NoComm:
@@ -137,8 +139,10 @@ def replace_by_mean(
 
 
 def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
-    """Join torch's default process group; return False if this process has joined it already. A
-    world of one process needs no rendezvous, and so no MASTER_ADDR."""
+    """Join torch's default process group; return False if this process has joined it already.
+
+    A world of one process needs no rendezvous, and so no MASTER_ADDR.
+    """
     if dist.is_initialized():
         return False
     if size == 1:

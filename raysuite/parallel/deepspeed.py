@@ -279,8 +279,10 @@ class DeepSpeed(TorchGroupStrategy):
     engine = DeepSpeedEngine
 
     def start(self, world: World) -> None:
-        """Join torch's group, on which DeepSpeed communicates. Raises MissingPartError if DeepSpeed
-        is absent."""
+        """Join torch's group, on which DeepSpeed communicates.
+
+        Raises MissingPartError if DeepSpeed is absent.
+        """
         deepspeed = _deepspeed()
         super().start(world)
         _choose_accelerator(world.device)

@@ -246,8 +246,10 @@ class Horovod(BaseStrategy):
         self._variables_before: dict[str, str] = {}
 
     def start(self, world: World) -> None:
-        """Join Horovod's group. Raises MissingPartError if Horovod is absent, and UserError if
-        Horovod would crash."""
+        """Join Horovod's group.
+
+        Raises MissingPartError if Horovod is absent, and UserError if Horovod would crash.
+        """
         hvd = _horovod()
         super().start(world)
         if hvd.is_initialized():

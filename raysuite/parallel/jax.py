@@ -84,8 +84,10 @@ class Network:
         self.operations = rebuilt.operations_of(model)
 
     def __call__(self, state: State, images: Any, key: Any = None) -> tuple[Any, State]:
-        """Logits [b, classes] for images [b, H, W, C], and new running statistics. `key`: JAX's key
-        for random numbers; given only in training."""
+        """Logits [b, classes] for images [b, H, W, C], and new running statistics.
+
+        `key`: JAX's key for random numbers; given only in training.
+        """
         values: dict[str, Any] = {}
         found: State = {}
         for index, each in enumerate(self.operations):

@@ -18,7 +18,9 @@ COMMUNICATION = "raysuite::communication"
 
 def communication() -> AbstractContextManager[object]:
     """Mark the context's block as communication; computation in it still counts as computation.
-    Costs nothing without a running profiler."""
+
+    Costs nothing without a running profiler.
+    """
     return record_function(COMMUNICATION) if _profiled() else nullcontext()
 
 

@@ -70,8 +70,10 @@ class LossScale:
                 parameter.register_hook(self._unscale)
 
     def apply(self, logits: Tensor, of_global: float) -> Tensor:
-        """Return `logits` [b, classes] (fp32) unchanged; the backward pass scales their gradient. A
-        rank's share of the loss is the sum over its samples, times shares / `of_global`."""
+        """Return `logits` [b, classes] (fp32) unchanged; the backward pass scales their gradient.
+
+        A rank's share of the loss is the sum over its samples, times shares / `of_global`.
+        """
         if not (self.enabled and logits.requires_grad):
             return logits
         self.carry(of_global)
@@ -136,7 +138,9 @@ class LossScale:
 
     def update(self) -> None:
         """Update the scale after a step: halve it on overflow, double it after many good steps.
-        Raises FloatingPointError if the scale gets too small to be useful."""
+
+        Raises FloatingPointError if the scale gets too small to be useful.
+        """
         if not self.enabled:
             return
         if self._skip:

@@ -87,8 +87,10 @@ _FUNCTIONS: dict[Callable[..., Any], str] = {
 
 
 def operations_of(model: nn.Module) -> list[Operation]:
-    """The operations of `model`'s forward pass on one tensor of images, in order. Raises UserError
-    for a network that cannot be traced, or that has an unsupported operation."""
+    """The operations of `model`'s forward pass on one tensor of images, in order.
+
+    Raises UserError for a network that cannot be traced, or that has an unsupported operation.
+    """
     try:
         graph = fx.Tracer().trace(model)
     except Exception as error:  # a forward pass can raise any error with a proxy

@@ -61,7 +61,9 @@ def _tensorflow() -> tuple[Any, Any]:
 @cache
 def _workers(rank: int, size: int) -> Any:
     """TensorFlow's strategy. It is made once per process, because it starts TensorFlow's runtime.
-    TF_CONFIG is set to the addresses of all workers, each with a port that is free now."""
+
+    TF_CONFIG is set to the addresses of all workers, each with a port that is free now.
+    """
     tf, _ = _tensorflow()
     if size > 1:
         store = shared_store("tensorflow", rank, size)

@@ -39,8 +39,10 @@ MOST_CLASSES = 1000
 
 
 class Classification(Task):
-    """Output: logits [b, classes]. Targets: labels [b], int64. Label smoothing and class weights
-    are options of the training, and affect only its loss."""
+    """Output: logits [b, classes]. Targets: labels [b], int64.
+
+    Label smoothing and class weights are options of the training, and affect only its loss.
+    """
 
     unit = CLASSIFICATION.unit
     metrics = _METRICS

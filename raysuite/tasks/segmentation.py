@@ -34,8 +34,10 @@ def _mean_iou(sums: Sequence[float], total: Total) -> float:
 
 
 class Segmentation(Task):
-    """Output: logits [b, classes, h, w]. Targets: classes [b, h, w], or IGNORED_PIXEL. The loss of
-    a step is the mean over the counted pixels of the global batch."""
+    """Output: logits [b, classes, h, w]. Targets: classes [b, h, w], or IGNORED_PIXEL.
+
+    The loss of a step is the mean over the counted pixels of the global batch.
+    """
 
     unit = "images"
     metrics = (

@@ -98,8 +98,10 @@ def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
 
 
 def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results:
-    """Make a new results folder PARENT/DATE-TIME, on rank 0 for all ranks. All ranks must call it.
-    Raises UserError if the folder cannot be made."""
+    """Make a new results folder PARENT/DATE-TIME, on rank 0 for all ranks.
+
+    All ranks must call it. Raises UserError if the folder cannot be made.
+    """
     world = world_from_environment("cpu")
     store = shared_store("results", world.rank, world.size) if world.size > 1 else None
     if store is not None and world.rank:

@@ -77,7 +77,7 @@ class LoopState(BaseModel):
     best_epoch: int = 0
     so_far: SoFar = SoFar()
     classes: tuple[str, ...] = ()
-    """Class name of each label; empty if the classes have no names."""
+    """Class name of each label; empty in checkpoints of earlier versions."""
 
     def check_classes(self, found: Sequence[str]) -> None:
         """Raise DataError if labels now mean other classes."""
@@ -154,7 +154,10 @@ def places(folder: Path) -> tuple[Path, Path]:
 
 def keep_checkpoint(folder: Path, save: Callable[[Path], None], world: World, comm: Comm) -> None:
     """Let `save` write a checkpoint, which replaces the older one in `folder`. All ranks must call
-    it. If a rank dies before the new checkpoint is complete, the older one is unchanged."""
+    it.
+
+    If a rank dies before the new checkpoint is complete, the older one is unchanged.
+    """
     partial = _partial(folder)
     partial.mkdir(parents=True, exist_ok=True)
     save(partial)
@@ -209,8 +212,10 @@ def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
 
 
 def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Any] | None:
-    """Restore the buffers that `save_rank` wrote, and return the rank's random state. A rank that
-    has no file (there were fewer ranks) takes rank 0's buffers, and returns None."""
+    """Restore the buffers that `save_rank` wrote, and return the rank's random state.
+
+    A rank that has no file (there were fewer ranks) takes rank 0's buffers, and returns None.
+    """
     own = _rank_file(folder, world.rank)
     state = read_state(own if own.exists() else _rank_file(folder, 0))
     with torch.no_grad():

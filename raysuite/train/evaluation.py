@@ -125,8 +125,11 @@ def evaluate_task(
     keep: bool = False,
 ) -> TaskEvaluation:
     """Like `evaluate`, for any task: compute the task's loss and metrics, and keep the predictions
-    if `keep` is set. Raises UserError at the first batch if predictions are kept and a sample's
-    output or targets are not a single tensor of at most MOST_NUMBERS numbers."""
+    if `keep` is set.
+
+    Raises UserError at the first batch if predictions are kept and a sample's output or targets are
+    not a single tensor of at most MOST_NUMBERS numbers.
+    """
     task = make_task(plan.spec.task, plan.dataset)
     samples, sums, loss, weight = 0, None, 0.0, 0.0
     kept: list[list[NDArray[Any]]] = []

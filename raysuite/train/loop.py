@@ -131,8 +131,11 @@ class TrainingLoop:
         )
 
     def run_epoch(self, watch: Watch) -> EpochFinished | EndRequest:
-        """Train the rest of an epoch, and validate. All ranks return the same Record. If there is a
-        request to stop, return it instead; `save` then writes the finished part of the epoch."""
+        """Train the rest of an epoch, and validate. All ranks return the same Record.
+
+        If there is a request to stop, return it instead; `save` then writes the finished part of
+        the epoch.
+        """
         plan = self.plan
         self.so_far, stop = train_rest(self, watch)
         if stop is not None:
@@ -318,6 +321,7 @@ class TrainingLoop:
 
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
         """Take one optimiser step; return the summed loss of this rank's samples, on the device.
+
         `engine.figures` then has the figures of this step, or is empty if fp16 skipped the step."""
         self.engine.figures = {}
         skipped = self.engine.scale.skipped
@@ -412,7 +416,9 @@ def train_labels(
     prepared: Prepared, world: World, comm: Comm, skipped: NDArray[np.bool_] | None
 ) -> NDArray[np.int64]:
     """Read the label of each training sample, -1 for `skipped` samples; each rank reads its share.
-    All ranks must call it. Raises DataError for a label outside the set's classes."""
+
+    All ranks must call it. Raises DataError for a label outside the set's classes.
+    """
     samples = prepared.samples("train")
     labels = np.zeros(samples, np.int64)
     with closing(open_source(prepared, "train")) as source:
@@ -437,8 +443,10 @@ def balancing_weights(labels: NDArray[np.int64], classes: int) -> NDArray[np.flo
 
 
 def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | None]:
-    """Take the remaining steps of the loop's epoch, until the end or a request to stop. Return the
-    finished part, the same on all ranks, and the request. All ranks must call it."""
+    """Take the remaining steps of the loop's epoch, until the end or a request to stop.
+
+    Return the finished part, the same on all ranks, and the request. All ranks must call it.
+    """
     device, before = loop.world.device, loop.so_far
     whole, all_sizes = loop.slices(loop.epoch)
     steps, sizes = whole[before.steps :], all_sizes[before.steps :]

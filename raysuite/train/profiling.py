@@ -44,9 +44,11 @@ _UNSEEN = (
 
 
 def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
-    """Measure time shares of `measure.profile_steps` steps, after `measure.warmup_steps` steps. All
-    ranks must call it, after training, and all get the same Record. Rank 0 writes `trace`. Returns
-    None under nsys, which records these steps itself."""
+    """Measure time shares of `measure.profile_steps` steps, after `measure.warmup_steps` steps.
+
+    All ranks must call it, after training, and all get the same Record. Rank 0 writes `trace`.
+    Returns None under nsys, which records these steps itself.
+    """
     began = time.perf_counter()
     measure = loop.plan.spec.measure
     steps = Steps(loop, measure.warmup_steps + SETTLING_STEPS + measure.profile_steps)
@@ -85,8 +87,10 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
 
 
 def lacks_kernels(parts: Parts, device: torch.device, comm: Comm) -> bool:
-    """Whether on any rank a GPU computed but the profiler recorded none of its kernels. The host's
-    operators only launch kernels: their time is not computation."""
+    """Whether on any rank a GPU computed but the profiler recorded none of its kernels.
+
+    The host's operators only launch kernels: their time is not computation.
+    """
     lacks = device.type == "cuda" and not parts.kernels
     return bool(comm.all_reduce(torch.tensor([int(lacks)]), "max"))
 

@@ -89,8 +89,10 @@ def network_of(plan: RunPlan, weights: Path) -> nn.Module:
 
 def example(plan: RunPlan) -> NDArray[Any]:
     """Two synthetic images of the size and channels that the network takes, equal in all calls; for
-    other tasks, two inputs of the validation set. Raises UserError if the inputs are several
-    tensors."""
+    other tasks, two inputs of the validation set.
+
+    Raises UserError if the inputs are several tensors.
+    """
     facts = plan.dataset
     if not plan.spec.task.classifies:
         with closing(open_source(prepare(plan.spec.data, facts), "val")) as source:
@@ -103,7 +105,9 @@ def example(plan: RunPlan) -> NDArray[Any]:
 
 def outputs(module: nn.Module, inputs: NDArray[Any]) -> NDArray[Any]:
     """The network's outputs for inputs, such as pixels [b, channels, size, size] -> [b, classes].
-    Raises UserError if the outputs are several tensors."""
+
+    Raises UserError if the outputs are several tensors.
+    """
     with torch.no_grad():
         return _single(module(torch.from_numpy(inputs)), "outputs")
 

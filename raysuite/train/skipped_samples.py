@@ -29,7 +29,7 @@ MOST_TOLD = 20
 """Largest number of bad samples that are reported with location and reason; further bad samples are
 only counted. Also the largest number of missing parts (`lacking`) that are reported."""
 _LONGEST = 400
-"""Largest number of bytes of a location and reason that are reported."""
+"""Largest number of bytes of a location and reason that are sent to the other ranks."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,10 @@ class Skipped:
 
 
 def bad_samples(plan: RunPlan, prepared: Prepared, world: World, comm: Comm) -> Iterator[Skipped]:
-    """The samples left out of each split; nothing unless `data.bad_samples` is `skip`. All ranks
-    must call it. Raises DataError if more than MOST_BAD of a split's samples are bad."""
+    """The samples left out of each split; nothing unless `data.bad_samples` is `skip`.
+
+    All ranks must call it. Raises DataError if more than MOST_BAD of a split's samples are bad.
+    """
     if plan.spec.data.bad_samples == "skip":
         threads = plan.spec.resources.cpus_per_worker
         for split in SPLITS:

@@ -71,8 +71,10 @@ _STRIDES = (
 
 
 def check(plans: Sequence[RunPlan], document: Document) -> None:
-    """Try a batch for each plan that needs it, in this process. Raises SpecError with all mistakes,
-    each with the document's file and line."""
+    """Try a batch for each plan that needs it, in this process.
+
+    Raises SpecError with all mistakes, each with the document's file and line.
+    """
     found = [
         placed(document, mistake, plan.label)
         for plan in distinct(unproven(plans))
@@ -84,7 +86,10 @@ def check(plans: Sequence[RunPlan], document: Document) -> None:
 
 def mistakes(plan: RunPlan) -> list[Mistake]:
     """Reasons why this plan's network cannot be trained with its strategy, or why its images cannot
-    be read. `raysuite.plan.dry_batch.distinct` lists the keys on which the result depends."""
+    be read.
+
+    `raysuite.plan.dry_batch.distinct` lists the keys on which the result depends.
+    """
     facts = plan.dataset
     size = _IMAGES * facts.image_values * torch.float.itemsize
     if size > (left := available_bytes(torch.device("cpu"))):
@@ -298,8 +303,10 @@ def examine(
 
 def _loss(task: Task, output: Any, targets: Any) -> Tensor:
     """The summed loss of a batch, after the check that its weight and metrics can be computed.
+
     Raises UserError if the loss, the weight or a metric raises an exception, and for targets that
-    are not finite."""
+    are not finite.
+    """
     for each in leaves(targets):
         if isinstance(each, Tensor) and not each.is_meta and not each.isfinite().all():
             raise UserError("data.name: its targets hold NaN or infinity; leave such samples out")

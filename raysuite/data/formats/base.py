@@ -41,7 +41,9 @@ class Counts:
 
 def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
     """The error that lists missing files, with their folder, their origin, and what to do.
-    `missing` holds paths below the set's folder; if empty, the folder itself is missing."""
+
+    `missing` holds paths below the set's folder; if empty, the folder itself is missing.
+    """
     root = root_of(data)
     what = f"{some(missing, SHOWN)} missing in {root}" if missing else f"no folder {root}"
     if data.name not in NAMED:
@@ -230,8 +232,9 @@ def files_to_check(
     check: Callable[..., None],
     classes: Sequence[str],
 ) -> Listed:
-    """Make a task for each (split, paths) that `find` returns: it calls `check(part, *paths)`.
-    `check` must be picklable. A DataError of `find` becomes a finding."""
+    """Make a task for each (split, paths) that `find` returns. The task calls
+    `check(part, *paths)`; `check` must be picklable. A DataError of `find` becomes a finding.
+    """
     found: list[tuple[str, Files]] = []
     findings: tuple[Finding, ...] = ()
     try:

@@ -72,8 +72,10 @@ class Batch:
 
 
 def read_batch(path: Path) -> Batch:
-    """Read a pickled batch without running code in the pickle. Raises DataError if the file is not
-    a pickle of plain data, or not a batch of CIFAR-10."""
+    """Read a pickled batch without running code in the pickle.
+
+    Raises DataError if the file is not a pickle of plain data, or not a batch of CIFAR-10.
+    """
     try:
         content = load(path.read_bytes())
     except (ValueError, OSError) as error:
@@ -289,8 +291,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load(data: bytes) -> Any:
-    """The value of a pickle of plain data and NumPy arrays; code in the pickle is not run. Raises
-    ValueError, with the reason, for anything else."""
+    """The value of a pickle of plain data and NumPy arrays; code in the pickle is not run.
+
+    Raises ValueError, with the reason, for anything else.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # for odd escapes in damaged text

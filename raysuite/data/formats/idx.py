@@ -59,9 +59,11 @@ def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
 
 
 def shape(path: Path, dimensions: int) -> tuple[int, ...]:
-    """The sizes in the header of an IDX file of unsigned bytes. Raises DataError if the header is
-    wrong, or if the file's length does not match it. The unpacked length of a .gz file is read from
-    its last four bytes (RFC 1952)."""
+    """The sizes in the header of an IDX file of unsigned bytes.
+
+    Raises DataError if the header is wrong, or if the file's length does not match it. The unpacked
+    length of a .gz file is read from its last four bytes (RFC 1952).
+    """
     head = _head(path, head_size(dimensions))
     if head[:4] != bytes([0, 0, _BYTES, dimensions]) or len(head) < head_size(dimensions):
         raise DataError(
@@ -105,8 +107,10 @@ _CHUNK = 1 << 20
 
 
 def unpack(path: Path, dimensions: int, target: Path) -> None:
-    """Write `path`, an IDX file of unsigned bytes, plain or .gz, to `target` as a plain file. Never
-    writes more than the file's header states. Raises DataError if the file is damaged."""
+    """Write `path`, an IDX file of unsigned bytes, plain or .gz, to `target` as a plain file.
+
+    Never writes more than the file's header states. Raises DataError if the file is damaged.
+    """
     if path.suffix != ".gz":
         shutil.copyfile(path, target)
         return

@@ -33,8 +33,11 @@ EXPECTED = (
 
 
 def open_split(data: DataOptions, split: str) -> Any:
-    """The data set that attribute(split=..., **options) returns. Raises UserError if the attribute
-    cannot be imported, and DataError if the call fails or its result cannot be indexed."""
+    """The data set that attribute(split=..., **options) returns.
+
+    Raises UserError if the attribute cannot be imported, and DataError if the call fails or its
+    result cannot be indexed.
+    """
     make = lazy.load(data.name)
     try:
         made = make(split=split, **data.options)
@@ -77,8 +80,11 @@ def length(data: DataOptions, split: str, made: Any) -> int:
 
 def declared_classes(data: DataOptions, made: Any) -> tuple[str, ...]:
     """The class names in the data set's attribute `classes` (for a number n: 0 to n - 1); empty if
-    there is no such attribute. Raises DataError unless `classes` is a number or a sequence: a
-    Python set has no order, and the order of a dictionary need not be that of the labels."""
+    there is no such attribute.
+
+    Raises DataError unless `classes` is a number or a sequence: a Python set has no order, and the
+    order of a dictionary need not be that of the labels.
+    """
     own = getattr(made, "classes", None)
     if own is None:
         return ()
@@ -94,7 +100,9 @@ def declared_classes(data: DataOptions, made: Any) -> tuple[str, ...]:
 
 def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
     """The names in the data set's attribute `classes`, or else the numbers below `data.classes`.
-    Raises DataError if both are missing, or if they disagree."""
+
+    Raises DataError if both are missing, or if they disagree.
+    """
     names = declared_classes(data, made)
     if data.classes is None and not names:
         raise DataError(

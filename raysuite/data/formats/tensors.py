@@ -32,8 +32,10 @@ from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 def count(data: DataOptions) -> Counts:
     """The number of samples in each split, the number of classes (0 if unknown), and the dtypes and
-    shapes of a sample's inputs. Raises DataError if a split is empty, or if its first sample is not
-    (inputs, targets)."""
+    shapes of a sample's inputs.
+
+    Raises DataError if a split is empty, or if its first sample is not (inputs, targets).
+    """
     splits = {split: open_split(data, split) for split in SPLITS}
     counts = [length(data, split, made) for split, made in splits.items()]
     for split, made, samples in zip(SPLITS, splits.values(), counts, strict=True):

@@ -72,9 +72,11 @@ class Shard:
 
 
 def find(data: DataOptions) -> dict[str, list[Shard]]:
-    """The shards of each split, sorted by name, in PATH or one folder below it. Raises DataError,
-    which names missing and compressed shards. Shards are missing if a split has no shard, or if its
-    pattern is the default and the file names state more shards than exist."""
+    """The shards of each split, sorted by name, in PATH or one folder below it.
+
+    Raises DataError, which names missing and compressed shards. Shards are missing if a split has
+    no shard, or if its pattern is the default and the file names state more shards than exist.
+    """
     root = root_of(data)
     if not root.is_dir():
         raise absent(data, ())
@@ -139,9 +141,11 @@ def index_of(path: Path) -> Path | None:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of records in each split, from the indices. Raises DataError, which names shards
-    without an index. With `bad_samples: skip`, the records of these shards are counted instead, up
-    to the first damaged record."""
+    """The number of records in each split, from the indices.
+
+    Raises DataError, which names shards without an index. With `bad_samples: skip`, the records of
+    these shards are counted instead, up to the first damaged record.
+    """
     counts = {split: sum(map(len, map(_index, each))) for split, each in _indexed(data).items()}
     empty = [split for split in SPLITS if not counts[split]]
     if empty:
@@ -251,8 +255,11 @@ def read_index(path: Path) -> NDArray[np.int64]:
 
 
 def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
-    """The data of the record of `size` bytes at `offset` of an open file. Thread-safe and
-    process-safe. Raises DataError with `place` if the record is cut short or a checksum differs."""
+    """The data of the record of `size` bytes at `offset` of an open file.
+
+    Thread-safe and process-safe. Raises DataError with `place` if the record is cut short or a
+    checksum differs.
+    """
     # the index may be damaged too: never read beyond the end of the file
     present = os.fstat(descriptor).st_size - offset
     if offset < 0 or size < FRAME:
@@ -343,8 +350,10 @@ def encode_example(
 def decode_example(
     data: bytes, place: str, image_name: str = IMAGE, label_name: str = LABEL
 ) -> tuple[bytes, int]:
-    """The encoded image and the label of an Example, from the features with the given names. Raises
-    DataError with `place` if `data` is not an Example or lacks one of these features."""
+    """The encoded image and the label of an Example, from the features with the given names.
+
+    Raises DataError with `place` if `data` is not an Example or lacks one of these features.
+    """
     example = _Example()
     try:
         example.ParseFromString(data)
@@ -370,8 +379,10 @@ def _class_name(data: bytes) -> list[str]:
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Read the shards' indices. Records are read in place; only their positions go to `cache`. One
-    process of a node reads the indices, and the other processes wait for it."""
+    """Read the shards' indices. Records are read in place; only their positions go to `cache`.
+
+    One process of a node reads the indices, and the other processes wait for it.
+    """
     root = root_of(data)
     folder = listed_once(data, cache, lambda: listed(root, _indexed(data), cache))
     listing = folder / "listing"

@@ -153,8 +153,10 @@ _KINDS = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 
 
 def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
-    """The sequences of a token file with an index; adjacent sequences form one stretch. Raises
-    DataError if the index is damaged, is not Megatron-LM's, or does not match the file."""
+    """The sequences of a token file with an index; adjacent sequences form one stretch.
+
+    Raises DataError if the index is damaged, is not Megatron-LM's, or does not match the file.
+    """
     content = index.read_bytes()
     remedy = "write both files again, or take the index away if the tokens are plain numbers"
     if len(content) < _HEADER.size or not content.startswith(_MAGIC):

@@ -216,8 +216,10 @@ def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
 
 
 def key_of(source: Source, prepared: Prepared, split: Split) -> str:
-    """A key that changes if the options or the split's files (names, sizes, times) change. One
-    process of the node reads the files' sizes and times, and waiting processes use its key."""
+    """A key that changes if the options or the split's files (names, sizes, times) change.
+
+    One process of the node reads the files' sizes and times, and waiting processes use its key.
+    """
     asked = (split, prepared.form, prepared.facts, prepared.data.model_dump(), prepared.listing)
 
     def digest(states: Iterator[object]) -> str:

@@ -104,8 +104,10 @@ class InProcesses:
         )
 
     def load(self, slices: Sequence[Slice]) -> Iterator[Any]:
-        """The batches of `slices`, in order. Raises DataError if a sample is unreadable, and
-        RunError if a process died."""
+        """The batches of `slices`, in order.
+
+        Raises DataError if a sample is unreadable, and RunError if a process died.
+        """
         self._order[:] = slices
         loaded = iter(self._loader)
         for _ in slices:

@@ -54,7 +54,9 @@ class Written:
 
 def write_chunk(synthetic: SyntheticSet, chunk: Chunk, folder: Path, count: Count) -> Written:
     """Write the files of one chunk, replacing existing files; `count` is called for each image.
-    Raises OSError if the files cannot be written."""
+
+    Raises OSError if the files cannot be written.
+    """
     writers: dict[str, Callable[..., None]] = {
         "folder": _files,
         "tfrecord": _records,
@@ -198,8 +200,10 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def find(folder: Path, synthetic: SyntheticSet, force: bool) -> list[Written] | None:
-    """The chunks of the complete set in `folder`, or None. `force` deletes an existing set. Raises
-    UserError if the folder has a different set."""
+    """The chunks of the complete set in `folder`, or None.
+
+    `force` deletes an existing set. Raises UserError if the folder has a different set.
+    """
     manifest = read_manifest(folder)
     if manifest is None:
         return None
@@ -261,8 +265,10 @@ def whole(
 
 @contextmanager
 def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold an exclusive lock for writing `folder`; it is released when this process ends. `waiting`
-    is called once if another process holds the lock."""
+    """Hold an exclusive lock for writing `folder`; it is released when this process ends.
+
+    `waiting` is called once if another process holds the lock.
+    """
     path = folder.with_name(f".{folder.name}.lock")
     with ExitStack() as held:
         # if the file system has no locks, two writers both do the work

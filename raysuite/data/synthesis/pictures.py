@@ -29,8 +29,10 @@ Fourier transform rounds differently."""
 
 @cache
 def fields(side: int) -> list[NDArray[np.float32]]:
-    """FIELDS noise images [side, side, 3] with mean 0 and variance 1 (averaged over channels). They
-    are the same for all seeds. The seed decides which parts are cut from them."""
+    """FIELDS noise images [side, side, 3] with mean 0 and variance 1 (averaged over channels).
+
+    They are the same for all seeds. The seed decides which parts are cut from them.
+    """
     generator = np.random.Generator(np.random.PCG64(20_120_930))
     return [_colour(generator, side) for _ in range(FIELDS)]
 
@@ -164,8 +166,10 @@ def _direction(draw: np.random.Generator) -> NDArray[np.float64]:
 
 
 def _digit(draw: np.random.Generator, label: int, split: Split, side: int) -> Pixels:
-    """One of scikit-learn's scans of the digit, slightly distorted: [side, side, 1]. The digit
-    fills 20 of 28 pixels, as in MNIST. train and val use different scans."""
+    """One of scikit-learn's scans of the digit, slightly distorted: [side, side, 1].
+
+    The digit fills 20 of 28 pixels, as in MNIST. train and val use different scans.
+    """
     scans = _scans()[label]
     kept = scans[::5] if split == "val" else [scan for i, scan in enumerate(scans) if i % 5]
     scan = kept[draw.integers(len(kept))]

@@ -141,8 +141,10 @@ def measured_costs(
 def block_costs(
     model: nn.Module, blocks: Sequence[Block], images: Tensor, autocast: Callable[[], object]
 ) -> list[BlockCosts]:
-    """The costs of each block for `images` [b, C, H, W]; times are medians of five passes. Leaves
-    torch's random state and the model's buffers unchanged."""
+    """The costs of each block for `images` [b, C, H, W]; times are medians of five passes.
+
+    Leaves torch's random state and the model's buffers unchanged.
+    """
     before = [(each, each.clone()) for each in model.buffers()]
     cuda = [images.device] if images.device.type == "cuda" else []
     model.train()
