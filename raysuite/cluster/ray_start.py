@@ -4,7 +4,8 @@ On each node, Ray starts two agents as Python programs. On a busy node, or if th
 on a busy shared file system, the agents start slowly, and Ray gives up: the raylet waits 15 s for
 the file in which an agent writes its port (ray#65983), and Ray's Python code waits 30 s for the
 raylet. No setting changes these two timeouts; ENVIRONMENT extends all other timeouts. If the
-private shortcuts are off, both limits remain.
+private shortcuts are off, the limit of 30 s remains, but the files of late agents are still
+written.
 
 As a program, this module is the `ray` command with these longer timeouts.
 """
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +85,31 @@ def patience(
 
         return find_patiently
 
-    with ray_shortcuts.node_lookup(patient):
-        yield
+    ended = threading.Event()
+    if not ray_shortcuts.enabled():
+        given = (ended, temp / "session_latest", agent_ports)
+        threading.Thread(target=_write_ports_of_a_raylet, args=given, daemon=True).start()
+    try:
+        with ray_shortcuts.node_lookup(patient):
+            yield
+    finally:
+        ended.set()
+
+
+_NODE_ID = "--node_id="
+
+
+def _write_ports_of_a_raylet(
+    ended: threading.Event, session: Path, ports: Mapping[str, int]
+) -> None:
+    while not ended.wait(_STEP_S):
+        # the folder is removed or the raylet ends: Ray reports that itself
+        with suppress(RayStartError, OSError, psutil.Error):
+            words = raylet.cmdline() if (raylet := _raylet()) else []
+            ids = [each.removeprefix(_NODE_ID) for each in words if each.startswith(_NODE_ID)]
+            if ids:
+                _write_ports(session, ids[0], ports, _EACH_S)
+                return
 
 
 def _write_ports(session: Path, node_id: str, ports: Mapping[str, int], each_s: float) -> None:

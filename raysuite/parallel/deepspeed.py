@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,6 +65,8 @@ _NO_CLIPPING = 0.0
 _FP32_BYTES = 4
 _BUCKET_STEP = 2
 """ZeRO refuses buckets with an odd number of values."""
+
+_MUON = "deepspeed.runtime.zero.muon.muon_optimizer"
 
 
 def _deepspeed() -> Any:
@@ -155,6 +158,22 @@ def _data_classes() -> list[type]:
     return [LossScaler, ZeroStageEnum, fragment_address]
 
 
+@contextmanager
+def _without_muon() -> Iterator[None]:
+    """Replace DeepSpeed's Muon with an empty class, so that no optimiser is an instance of it.
+
+    DeepSpeed uses Muon only in isinstance tests. Importing the real class takes a second.
+    """
+    if _MUON in sys.modules:
+        yield
+        return
+    sys.modules[_MUON] = SimpleNamespace(MuonWithAuxAdam=type("MuonWithAuxAdam", (), {}))  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[_MUON]
+
+
 class DeepSpeedEngine(FrameworkEngine):
     """A training step by DeepSpeed's engine."""
 
@@ -167,12 +186,14 @@ class DeepSpeedEngine(FrameworkEngine):
         # stage 3 replaces the weights by shards, so names are stored first
         self._names = [name for name, _ in self.model.named_parameters()]
         self.engine: Any
-        self.engine, self._optimizer, _, _ = _deepspeed().initialize(
-            model=self.autocast,
-            optimizer=self.optimizer,
-            config=engine_config(self.options, self.settings, self.world.size),
-            dist_init_required=False,
-        )
+        deepspeed = _deepspeed()
+        with _without_muon():
+            self.engine, self._optimizer, _, _ = deepspeed.initialize(
+                model=self.autocast,
+                optimizer=self.optimizer,
+                config=engine_config(self.options, self.settings, self.world.size),
+                dist_init_required=False,
+            )
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         set_lr(self._optimizer, lr)

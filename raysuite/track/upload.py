@@ -390,8 +390,8 @@ class Upload:
         trials = [self._trial(plan["run_id"]) for plan in self.results.plans()]
         if self.search:
             self._remove_replaced(trials)
-            known = ended_by(now, trials) if status == "RUNNING" else trials
-            self._write_sweep(self.search, known)
+            ended = ended_by(now, trials) if status == "RUNNING" else trials
+            self._write_sweep(self.search, ended)
         folder = self.results.folder
         files = [folder / name for name in FILES] + sorted(folder.glob("best*.yaml"))
         plots = sorted(

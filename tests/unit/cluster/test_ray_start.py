@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from raysuite.cluster import ray_start
+from raysuite.cluster.ray_shortcuts import SHORTCUTS
 from raysuite.cluster.ray_start import NO_SERVER, patience, raylet_lives, reason
 from raysuite.errors import RayStartError
 from tests.waiting import until
@@ -120,6 +121,21 @@ def test_ports_of_a_slow_agent_are_written_for_it(
         found = ask()
     ports = NO_SERVER | {"metrics_agent_port": 7}
     assert found == {f"{name}_e5": port for name, port in ports.items()}
+
+
+def test_ports_are_written_without_shortcuts_too(
+    session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SHORTCUTS, "0")
+    monkeypatch.setattr(ray_start, "_EACH_S", 0.1)
+    program = shutil.copy(shutil.which("sh") or "", tmp_path / "raylet")
+    process = subprocess.Popen([program, "-c", "read line", "raylet", "--node_id=e5"], stdin=-1)
+    with patience(tmp_path):
+        for name, port in NO_SERVER.items():
+            file = session / f"{name}_e5"
+            until(file.exists)
+            assert file.read_text() == str(port)
+    process.communicate()
 
 
 def test_the_raylet_has_its_ports_at_once_where_its_last_agent_is_up(
