@@ -216,10 +216,10 @@ def _data(choice: Choice) -> dict[str, Any]:
     return {
         "label": _name(choice),
         "epoch_s": choice.epoch,
-        "efficiency": choice.efficiency,
         "rank": choice.rank,
         "tied": choice.tied,
         **choice.predicted.model_dump(mode="json"),
+        "efficiency": choice.efficiency,  # the table's, not the one relative to `baseline`
     }
 
 

@@ -233,13 +233,14 @@ def budget_seconds(text: str) -> float:
 
 
 def numbers(option: str, given: str, least: int = 1) -> list[int]:
-    """Convert `1,2,4` to numbers. Raises UserError for other texts, and for numbers < `least`."""
+    """Convert `1,2,4` to different numbers, in their order. Raises UserError for other texts, and
+    for numbers < `least`."""
     words = [word.strip() for word in given.split(",")]
     if not all(word.isdecimal() and int(word) >= least for word in words):
         raise UserError(
             f"{option}: got {given!r}; valid: whole numbers from {least} on, such as 1,2,4"
         )
-    return [int(word) for word in words]
+    return list(dict.fromkeys(map(int, words)))
 
 
 def gpus_before(address: str | None) -> int | None:

@@ -153,11 +153,13 @@ def step_of(
 
 def epoch_seconds(plan: RunPlan, step: Step, simulated: Callable[[RunPlan], Step]) -> float:
     """Seconds of an epoch's steps; `step` is a step with a whole global batch. The last step
-    has the remaining samples, in as many micro-batches as other steps if each has two or more."""
+    has the remaining samples, in as many micro-batches as other steps if each has two or more. If a
+    plan's micro-batches have one sample, all steps are padded alike, and take the same time."""
     whole, rest = divmod(plan.dataset.train_samples, plan.global_batch)
     if not rest:
         return whole * step.seconds
-    micro_batch = max(2, math.ceil(rest / (plan.global_batch // plan.micro_batch)))
+    parts = plan.global_batch // plan.micro_batch
+    micro_batch = max(min(2, plan.micro_batch), math.ceil(rest / parts))
     last = plan.model_copy(update={"global_batch": rest, "micro_batch": micro_batch})
     return whole * step.seconds + simulated(last).seconds
 

@@ -14,6 +14,7 @@ samples and tokens are split over ranks and micro-batches, even in a smaller las
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,11 @@ from raysuite.spec.tasks import MetricFacts, TaskFacts, Unit
 
 Sums = Callable[[Any, Any], Tensor]
 """(output, targets) of a batch -> [k] numbers, which are summed over batches and ranks."""
+
+
+TAKEN = ("loss", "samples", "split", "run_id", "throughput", "speed_up", "efficiency")
+"""Names of other figures beside a task's metrics, in MLflow, `evaluate --json` and `--against`."""
+_NAME = re.compile("[a-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,8 @@ class Metric:
     """A validation metric."""
 
     name: str
-    """Lower-case letters, digits and underscores; Records call the metric `val_NAME`."""
+    """Lower-case letters, digits and underscores, and none of `TAKEN`; Records call the metric
+    `val_NAME`."""
     title: str
     """The name in tables and plots."""
     note: str
@@ -130,6 +137,11 @@ class Task(ABC):
                 "raysuite.tasks.Metric"
             )
         names = [each.name for each in metrics]
+        if wrong := [each for each in names if each in TAKEN or not _NAME.fullmatch(each)]:
+            raise UserError(
+                f"task {name!r}: its metrics cannot be called {', '.join(map(repr, wrong))}; "
+                f"valid: lower-case letters, digits and underscores, but not {', '.join(TAKEN)}"
+            )
         primary = cls.primary or names[0]
         if primary not in names or len(set(names)) < len(names):
             raise UserError(

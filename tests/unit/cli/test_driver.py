@@ -362,7 +362,7 @@ def test_a_run_that_an_earlier_budget_left_out_is_left_and_needs_ray(
 def test_times_and_lists_of_numbers_are_read_with_their_units() -> None:
     times = {"90s": 90, "5m": 300, "1.5h": 5400, " 0.5m ": 30}
     assert {text: budget_seconds(text) for text in times} == times
-    assert (numbers("--x", "4, 1,2"), numbers("--x", "0", 0)) == ([4, 1, 2], [0])
+    assert (numbers("--x", "4, 1,2,4"), numbers("--x", "0", 0)) == ([4, 1, 2], [0])
 
 
 def test_a_budget_begins_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,13 @@ def test_recommend_writes_a_spec_of_the_fastest(folder: Path) -> None:
     assert ranked[0]["epoch_s"][0] == pytest.approx(known, rel=1e-3)
     tied = sum(each["tied"] for each in ranked)
     assert len(make_plans(read_document(Path("probe.yaml")), gpus=0)) == 5 * tied
+    # over the fastest candidate on one worker, also where the prediction has another baseline
+    of_batch = {each["label"]: each for each in ranked if each["label"].endswith("batch 192")}
+    alone = of_batch["single · 1 worker · batch 192"]
+    for workers, label in ((1, "ddp · 1 worker"), (2, "ddp · 2 workers")):
+        found = of_batch[f"{label} · batch 192"]
+        speed_up = alone["epoch_s"][0] / found["epoch_s"][0]
+        assert found["efficiency"] == pytest.approx(speed_up / workers)
 
 
 def test_recommend_leaves_out_what_may_need_more_memory(folder: Path) -> None:

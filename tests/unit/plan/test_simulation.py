@@ -350,6 +350,12 @@ def test_an_epochs_last_step_has_the_remaining_samples() -> None:
     assert epoch_seconds(
         alone, simulated(alone), lambda _: pytest.fail("a fourth")
     ) == pytest.approx(3 * simulated(alone).seconds)
+    # a sample on each worker, and one left: every step is padded to two samples on each
+    padded = plan_of(BUCKETS, global_batch=2)
+    assert (padded.micro_batch, padded.steps_per_epoch) == (1, 719)
+    assert epoch_seconds(padded, simulated(padded), simulated) == pytest.approx(
+        719 * simulated(padded).seconds
+    )
 
 
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])

@@ -153,6 +153,9 @@ def test_one_batch_names_what_is_wrong(
         (("one", "two"), "two", "two"),
         (("one", "two"), "three", None),
         (("one", "one"), "one", None),
+        (("one", "loss"), "", None),  # val_loss is another figure
+        (("F1",), "", None),
+        (("f1/macro",), "", None),
     ],
 )
 def test_a_task_has_metrics_of_different_names_one_of_them_primary(
@@ -225,7 +228,7 @@ class Without(Task):
 class Unsummed(Task):
     """A loss for each number."""
 
-    metrics = (Metric("loss", "Loss", "The loss", lambda sums, total: total.loss),)
+    metrics = (Metric("mean_loss", "Loss", "The loss", lambda sums, total: total.loss),)
 
     def loss(self, output: Any, targets: Any) -> torch.Tensor:
         return nn.functional.mse_loss(output, targets, reduction="none")
