@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from raysuite.cli.watch import _add, _view
+from raysuite.cli.watch import _view
 from raysuite.errors import UserError
 from raysuite.orchestrate import suite
 from raysuite.parallel.base import read_state
-from raysuite.plan import make_plans
+from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.trials import sweep_document
 from raysuite.records import GateVerdict, Results, make_rows, results_figures
 from raysuite.records.ends import is_left
@@ -88,7 +88,8 @@ def look(results: Results) -> dict[str, Any]:
         run_tags(run, "x")
     suite.planned(results)
     view = _view(results)
-    _add(view, results.plans(), set())
+    for plan in results.plans():
+        view.add(RunPlan.model_validate(plan))
     view.poll(results)
     if results.search() is not None:
         read_search(sweep_document(results))
