@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from raysuite.cli.report import _show_comparison
 from raysuite.errors import UserError
 from raysuite.records import Ratio, Row, make_rows, results_figures
 from raysuite.records.statistics import summarize
@@ -554,6 +555,19 @@ def test_a_line_in_files_and_tables():
     assert (shown[0]["Theirs"], shown[1]["Theirs"]) == ("theirs, Table 1", "theirs")
     assert (shown[0]["Notes"], shown[1]["Notes"]) == ("first; second", "")
     assert [[*each] for each in unmatched.cells] == [["x", "ours", "why"]]
+
+
+def test_the_printed_reasons_are_counted_by_study(capsys: pytest.CaptureFixture[str]) -> None:
+    unmatched = (
+        *(Unmatched("ours", name, "no run with data mnist") for name in "ab"),
+        Unmatched("theirs", "c", "no run with data mnist"),
+    )
+    _show_comparison(Comparison("there", "Title", LINES, unmatched))
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-2:] == [
+        "- 2 of ours: no run with data mnist",
+        "- 1 of theirs: no run with data mnist",
+    ]
 
 
 def test_speed_ups_are_written_as_papers_do() -> None:
