@@ -294,9 +294,9 @@ def check(
     """Measure every node of a cluster for a few seconds, and name those that are slow.
 
     Times a matrix product, a copy in memory, reading a file, exchanges with other nodes, and an
-    all-reduce over all nodes. Exits with 1 if a node is slow (far below the median of at least
-    three nodes in the best of six tries), or if NCCL fell back to sockets on a node with InfiniBand
-    or Slingshot.
+    all-reduce over all nodes. Exits with 1 if a node is slow (even in the best of six tries far
+    below the median of all nodes; this needs three nodes or more), or if NCCL fell back to sockets
+    on a node with InfiniBand or Slingshot.
 
     \b
     Examples:

@@ -79,9 +79,7 @@ def node_range(nodes: int | str) -> tuple[int, int]:
     otherwise."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?", str(nodes))
     if match is None or (match[2] and int(match[2]) < int(match[1])):
-        raise ValueError(
-            f"got {nodes!r}; it should be a number of nodes, or the least and the most as 2-4"
-        )
+        raise ValueError(f"got {nodes!r}; it should be a number of nodes, or a range such as 2-4")
     return int(match[1]), int(match[2] or match[1])
 
 
