@@ -77,7 +77,7 @@ def print_plan(plan: LoadingPlan, as_json: bool) -> None:
         print_text(each.name)
     timings = plan.repeats * len(plan.candidates)
     length = f"{plan.images:,} images" if plan.images else f"{plan.seconds:g} s"
-    least = "" if plan.images else f": {human_seconds(timings * plan.seconds)}, and the starts"
+    least = "" if plan.images else f": {human_seconds(timings * plan.seconds)}, plus the starts"
     print_text(f"{timings} timings of {length} each on {plan.title}{least}")
 
 

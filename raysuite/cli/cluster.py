@@ -163,7 +163,7 @@ def _hints() -> dict[str, str]:
         }
         hints["partition"] = "; ".join(rows)
     except SlurmError as error:
-        hints["partition"] = f"sinfo does not list them: {error}"
+        hints["partition"] = f"sinfo cannot list the partitions: {error}"
     try:
         mine, _ = accounts()
         hints["account"] = ", ".join(sorted(mine))
@@ -334,8 +334,8 @@ def check(
         for line in findings(rows):
             print_text(line)
         if len(rows) < FEWEST:
-            print_text(f"no node is called slow: got {len(rows)} nodes, {FEWEST} are needed")
-        print_text(f"kept in {file}")
+            print_text(f"no node is reported as slow: got {len(rows)} nodes, {FEWEST} are needed")
+        print_text(f"written to {file}")
     if slow or fallen:
         raise typer.Exit(1)
 

@@ -215,5 +215,5 @@ def _show_classes(found: Evaluation, head: dict[str, str], as_json: bool) -> Non
     order = wrong.argsort(axis=None, kind="stable")[::-1][:_MOST_CONFUSED]
     for row, column in zip(*divmod(order, len(wrong)), strict=True):
         if wrong[row, column]:
-            mistaken = f"{found.classes[row]} taken for {found.classes[column]}"
+            mistaken = f"{found.classes[row]} predicted as {found.classes[column]}"
             print_text(f"{mistaken}: {wrong[row, column]:,} of {found.confusion[row].sum():,}")

@@ -219,7 +219,7 @@ def _data(choice: Choice) -> dict[str, Any]:
         "rank": choice.rank,
         "tied": choice.tied,
         **choice.predicted.model_dump(mode="json"),
-        "efficiency": choice.efficiency,  # the table's, not the one relative to `baseline`
+        "efficiency": choice.efficiency,  # as in the table, not relative to `baseline`
     }
 
 

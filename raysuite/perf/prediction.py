@@ -57,7 +57,7 @@ def _run(
     if int(plan["workers"]) > calibration.workers_per_node:
         message = (
             f"calibrated with up to {calibration.workers_per_node} workers on one node, and the "
-            "network between nodes was not measured; `raysuite simulate` takes one from a file"
+            "network between nodes was not measured; `raysuite simulate` reads one from a file"
         )
         return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
     work = calibration.works[work_name(plan)]
@@ -65,7 +65,7 @@ def _run(
     if plan["spec"]["strategy"].get("stages"):
         assert simulated is not None
         assert calibration.pipelines is not None
-        # the factor, too, compares a step with the measured time of as many samples
+        # a fraction of a step counts, because `factor` compares times of global_batch samples
         steps = plan["dataset"]["train_samples"] / plan["global_batch"]
         epoch = calibration.pipelines.interval(steps * simulated(plan, calibration))
     else:

@@ -106,8 +106,8 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
     if len(study.ranked) > 1:
         seen = " [ ] is the 95 % interval, from the validation set's size only (Wilson)."
         yield (
-            f"The best was chosen among {len(study.ranked)} trials of one seed each, on the set "
-            "that its result is from, so it is optimistic; run its spec with repeats for a spread."
+            f"The best of {len(study.ranked)} trials with one seed each was chosen by the same "
+            "validation results, so its result is optimistic; repeat its spec to get a spread."
             f"{seen if 'accuracy' in study.goals else ''}"
         )
     timed = [study.told(goal).words for goal in study.goals if goal not in QUALITY]
