@@ -259,7 +259,7 @@ def loaders(
 
 
 def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str, Any]]]:
-    """The data set of `what` and a spec's loaders. Raises UserError if a spec has several sets."""
+    """The data set of `what`, and a spec's loaders. Raises UserError for several data sets."""
     from raysuite.plan import expand
     from raysuite.plan.loading import NAMES, checked_data
     from raysuite.spec import read_document

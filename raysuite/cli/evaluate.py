@@ -144,7 +144,7 @@ def _shapes(facts: DatasetFacts) -> str:
 
 
 def _task_columns(found: TaskEvaluation) -> tuple[Sequence[str], Rows]:
-    """The headings and values of targets and outputs; empty if they were not kept."""
+    """The headings and values of targets and outputs; empty if they were not stored."""
     predictions = found.predictions or ()
     names = [
         f"{name}_{number}" if values.shape[1] > 1 else name

@@ -207,7 +207,7 @@ class LiveView(ABC):
         self.runs: list[RunState] = []
         """Runs in the order of execution."""
         self._places: dict[int, int] = {}
-        """Number of a run -> its place in `runs`."""
+        """Number of a run -> its position in `runs`."""
         self.current: RunState | None = None
         """The run with the latest progress."""
         self._is_driven = True

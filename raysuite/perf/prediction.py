@@ -29,8 +29,8 @@ StepSeconds = Callable[[Plan, Calibration], float]
 def predict(
     plans: Sequence[Plan], calibration: Calibration, name: str, simulated: StepSeconds | None = None
 ) -> list[RunPredicted]:
-    """One prediction for each plan, in their order. `name` is the name of the calibration's file;
-    `simulated` returns the simulated seconds of a pipeline's step.
+    """One prediction for each plan, in the order of the plans. `name` is the name of the
+    calibration's file; `simulated` returns the simulated seconds of a pipeline's step.
 
     If no run of the calibration had the plan's strategy, loader or model, the prediction has a
     message instead of figures.

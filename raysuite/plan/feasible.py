@@ -90,20 +90,20 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
                 continue
             wrong(
                 f"data.{key}",
-                f"it is for images with a class each; for the task {task.name} samples are given "
-                "to the network as they are; leave it out",
+                f"it is for images with one class each; for the task {task.name}, samples are "
+                "passed to the network unchanged; leave it out",
             )
     if not (data.of_tokens or data.own):
         wrong(
             "data.name",
-            f"got {data.name}, images with a class each, for the task {task.name}; valid: "
+            f"got {data.name}, whose images have one class each, for task {task.name}; valid: "
             f"{', '.join(TOKENS)}, or 'module:attribute' of your own",
         )
     if not spec.loader.tensors:
         able = [name for name, each in LOADER_OPTIONS.items() if each.tensors]
         wrong(
             "loader.name",
-            f"got {spec.loader.name}, which loads images with a class each; valid for the "
+            f"got {spec.loader.name}, which loads images with one class each; valid for the "
             f"task {task.name}: {', '.join(able)}",
         )
     if data.bad_samples != "error":

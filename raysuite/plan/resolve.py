@@ -287,5 +287,5 @@ def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
             "training.accumulate": accumulate,
         },
     )
-    assert accumulation(changed) == accumulate, "no elastic strategy sets it itself"
+    assert accumulation(changed) == accumulate, "elastic strategies do not set it"
     return changed

@@ -356,8 +356,8 @@ _PHASES = (
     ("model and first batch", "group_formed", "first_batch"),
     ("first step", "first_batch", "first_step"),
 )
-"""Name, begin and end of each phase of the start. If a moment does not occur, as in a script
-without a process group, the next moment is used."""
+"""Name, begin and end of each phase of the start. If one of these events does not
+occur, as in a script without a process group, the time of the next event is used."""
 
 
 def _starts(marks: Sequence[dict[str, float]]) -> dict[str, list[float]]:

@@ -118,9 +118,9 @@ def against_best(drawing: Drawing) -> Made:
     lows = [low for trace in traces for low in trace.get("low", ()) if low is not None]
     values = [x for trace in traces for x in trace["x"]] + lows
     end = max([1.02, *(high for trace in traces for high in trace.get("high", ()) if high)])
-    note = "Throughput over the highest of the same work on as many workers"
+    note = "Throughput / the highest throughput of the same work and number of workers"
     if lows:
-        note += ", with 95 % intervals that hold together."
+        note += ", with 95 % intervals, whose level holds for all rows together."
     else:
         note += ". n = 1: no intervals, and no difference is shown to be more than noise."
     if end > FARTHEST:

@@ -997,7 +997,7 @@ def _complex(name: str, network: Network) -> Refusals:
     if network.complex:
         yield (
             "strategy.name",
-            f"{listed(network.complex)}: of complex numbers, which {name} cannot send; use ddp, "
+            f"{listed(network.complex)}: complex numbers, which {name} cannot send; use ddp, "
             "or a real parameter and torch.view_as_complex",
         )
 

@@ -118,8 +118,8 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
         )
     if any(trial.taken for trial in study.trials):
         yield (
-            "Values in tables and parallel coordinates are those that a trial began with; pbt "
-            "changed some later, so a trial's result is not due only to its first values."
+            "Values in tables and parallel coordinates are a trial's first values; pbt changed "
+            "some later, so a trial's result is not due to its first values alone."
         )
     if found.message:
         yield found.message
@@ -132,8 +132,8 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
     speeds = {"throughput", *TIMES} & set(study.goals)
     if running > 1 and speeds:
         yield (
-            f"Up to {running} trials ran side by side, and may have slowed each other: speeds hold "
-            "under that load."
+            f"Up to {running} trials ran at the same time, and may have slowed each other: speeds "
+            "are those under this load."
         )
 
 
