@@ -456,7 +456,7 @@ def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str |
 
 
 def _working_folder() -> str:
-    """The folder in which jobs start: the working folder or, if not writable, the home folder."""
+    """The folder in which jobs start: the working folder, or the home folder if it is read-only."""
     here, home = Path.cwd(), Path.home()
     if os.access(here, os.W_OK) or not os.access(home, os.W_OK):
         return str(here)

@@ -137,7 +137,7 @@ def _check_script(spec: ExperimentSpec, script: ScriptOptions, wrong: _Wrong) ->
         message = "got nsight, but scripts can be profiled only by torch; valid: off and torch"
         wrong("measure.profile", message)
     if spec.measure.figures:
-        message = f"got {', '.join(spec.measure.figures)}, but a script's steps are not raysuite's"
+        message = f"got {', '.join(spec.measure.figures)}, but a script does not measure them"
         wrong("measure.figures", f"{message}; leave it out")
     if spec.resources.elastic:
         message = "got true, but the batch of a script cannot be changed for fewer workers"

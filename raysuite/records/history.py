@@ -47,8 +47,8 @@ class History:
 
 
 PLACES = 0.8
-"""Share of the error probability for tests that divide a series at one place; the rest is for tests
-of a stretch between two places."""
+"""Share of the error probability for tests that divide a series at one point; the rest is for tests
+of a segment between two points."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:

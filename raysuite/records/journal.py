@@ -178,7 +178,7 @@ def _damaged(file: Path, error: Exception) -> UserError:
 
 
 class Decided(NamedTuple):
-    """The decisions of a sweep that its trials' plans do not show."""
+    """The decisions of a sweep that the plans of its trials do not contain."""
 
     left_out: list[dict[str, Any]]
     """Values that make no valid spec, in the order in which they were drawn."""

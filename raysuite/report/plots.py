@@ -405,7 +405,7 @@ def stages(drawing: Drawing) -> Made:
         name="stages",
         title="A step of each pipeline",
         note="One step after the timed training, in the first copy of the first run; the gaps are "
-        "the bubble. Each operation was timed by itself."
+        "the bubble. Each operation was timed separately."
         + (cut if len(measured) > MOST_STEPS else ""),
         description="For each worker, bars of its forward and backward passes and its updates over "
         "the time of one step.",

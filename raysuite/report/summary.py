@@ -111,7 +111,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             [f"{name} ({steps})" for name, steps in overflowed.items() if steps],
         ),
         *_about(
-            "Random tensors in place of the data set, so speeds are a limit, and losses and "
+            "Random tensors in place of the data set, so speeds are an upper limit, and losses and "
             "validations have no meaning: ",
             [row.name for row in rows if row.loader == "synthetic"],
         ),

@@ -107,7 +107,8 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
         seen = " [ ] is the 95 % interval, from the validation set's size only (Wilson)."
         yield (
             f"The best of {len(study.ranked)} trials with one seed each was chosen by the same "
-            "validation results, so its result is optimistic; repeat its spec to get a spread."
+            "validation results, so its result is optimistic; run its spec with repeats to get a "
+            "spread."
             f"{seen if 'accuracy' in study.goals else ''}"
         )
     timed = [study.told(goal).words for goal in study.goals if goal not in QUALITY]
