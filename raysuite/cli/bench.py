@@ -77,7 +77,7 @@ def print_plan(plan: LoadingPlan, as_json: bool) -> None:
         print_text(each.name)
     timings = plan.repeats * len(plan.candidates)
     length = f"{plan.images:,} images" if plan.images else f"{plan.seconds:g} s"
-    least = "" if plan.images else f": {human_seconds(timings * plan.seconds)}, and the starts"
+    least = "" if plan.images else f": {human_seconds(timings * plan.seconds)}, plus the starts"
     print_text(f"{timings} timings of {length} each on {plan.title}{least}")
 
 
@@ -259,7 +259,7 @@ def loaders(
 
 
 def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str, Any]]]:
-    """The data set of `what` and a spec's loaders. Raises UserError if a spec has several sets."""
+    """The data set of `what`, and a spec's loaders. Raises UserError for several data sets."""
     from raysuite.plan import expand
     from raysuite.plan.loading import NAMES, checked_data
     from raysuite.spec import read_document

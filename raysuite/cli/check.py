@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _MOST_GPUS = 16
 """Largest number of GPUs in use: the digits data set is too small for a larger global batch."""
 _BATCH = 240
-"""Global batch without GPUs; if the workers do not divide it, the next smaller one that they do."""
+"""Global batch without GPUs; a number of workers that does not divide it gets the next smaller
+multiple."""
 
 
 def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def check(
                 f"check: {each.what} = {each.value:.4g} ({beside}{each.source}) "
                 f"{'ok' if each.ok else 'wrong'}"
             )
-        print_text(f"check: {'ok' if right else 'wrong'}; kept in {own}")
+        print_text(f"check: {'ok' if right else 'wrong'}; written to {own}")
     if not right:
         raise typer.Exit(1)
 

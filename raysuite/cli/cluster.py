@@ -163,7 +163,7 @@ def _hints() -> dict[str, str]:
         }
         hints["partition"] = "; ".join(rows)
     except SlurmError as error:
-        hints["partition"] = f"sinfo does not list them: {error}"
+        hints["partition"] = f"sinfo cannot list the partitions: {error}"
     try:
         mine, _ = accounts()
         hints["account"] = ", ".join(sorted(mine))
@@ -294,9 +294,9 @@ def check(
     """Measure every node of a cluster for a few seconds, and name those that are slow.
 
     Times a matrix product, a copy in memory, reading a file, exchanges with other nodes, and an
-    all-reduce over all nodes. Exits with 1 if a node is slow (far below the median of at least
-    three nodes in the best of six tries), or if NCCL fell back to sockets on a node with InfiniBand
-    or Slingshot.
+    all-reduce over all nodes. Exits with 1 if a node is slow (even in the best of six tries far
+    below the median of all nodes; this needs three nodes or more), or if NCCL fell back to sockets
+    on a node with InfiniBand or Slingshot.
 
     \b
     Examples:
@@ -334,8 +334,8 @@ def check(
         for line in findings(rows):
             print_text(line)
         if len(rows) < FEWEST:
-            print_text(f"no node is called slow: got {len(rows)} nodes, {FEWEST} are needed")
-        print_text(f"kept in {file}")
+            print_text(f"no node is reported as slow: got {len(rows)} nodes, {FEWEST} are needed")
+        print_text(f"written to {file}")
     if slow or fallen:
         raise typer.Exit(1)
 
@@ -456,7 +456,7 @@ def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str |
 
 
 def _working_folder() -> str:
-    """The folder in which jobs start: the working folder or, if not writable, the home folder."""
+    """The folder in which jobs start: the working folder, or the home folder if it is read-only."""
     here, home = Path.cwd(), Path.home()
     if os.access(here, os.W_OK) or not os.access(home, os.W_OK):
         return str(here)

@@ -297,13 +297,13 @@ def _on_nodes(
     made = [end.made for end in ends if end.made is not None]
     if len(made) < len(ends):
         raise RunError(
-            f"{len(ends) - len(made)} of {len(ends)} nodes hold no complete set; fix the causes "
-            "above, and run the same command again"
+            f"{len(ends) - len(made)} of {len(ends)} nodes have no complete data set; fix the "
+            "causes above, and run the same command again"
         )
     if len({each.digest for each in made}) > 1:
         raise RunError(
-            "the nodes' sets differ, though all parameters are equal: compare the versions of "
-            "NumPy and Pillow on them, and make the set again with --force"
+            "the nodes' data sets differ, although all parameters are equal: compare the versions "
+            "of NumPy and Pillow on the nodes, and make the data set again with --force"
         )
 
 

@@ -84,8 +84,8 @@ def print_what_changed(results: Results, document: Document) -> None:
     if changed:
         listed = ", ".join(f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed)
         print_text(
-            f"{document.file} was changed since {results.folder} began, and its runs are resumed "
-            f"as they were planned: {listed}; leave --resume out to run it as it is now",
+            f"{document.file} was changed after {results.folder} was planned: {listed}; the "
+            "changes have no effect on resumed runs; leave --resume out to run the changed spec",
             error=True,
         )
 
@@ -138,7 +138,7 @@ def search_batches(
     decision = decide(plans, folder, nodes, Listener(watch.request, say=say))
     if decision.stop is not None:
         why = STOPPED[decision.stop.reason]
-        print_text(f"stopped ({why}) before the batch was found: nothing is kept", error=True)
+        print_text(f"stopped ({why}) before the batch was found", error=True)
     return decision
 
 
@@ -453,7 +453,7 @@ def drive(work: Work[Any]) -> None:
     is_sent = request.mlflow and "mlflow" in work.track
     tracking = Tracking(request.tracking_uri, print_text) if is_sent else None
     timings.seconds["driver"] = time.time() - timings.began
-    # `kept` is closed last: if the driver is killed earlier, the cluster can resume its suite
+    # `kept` is closed last, so that the cluster can resume the suite if the driver is killed before
     try:
         with ExitStack() as kept:
             with StopWatch(current_folder(), request.stop_within_s) as watch, ExitStack() as joined:

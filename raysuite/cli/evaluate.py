@@ -144,7 +144,7 @@ def _shapes(facts: DatasetFacts) -> str:
 
 
 def _task_columns(found: TaskEvaluation) -> tuple[Sequence[str], Rows]:
-    """The headings and values of targets and outputs; empty if they were not kept."""
+    """The headings and values of targets and outputs; empty if they were not stored."""
     predictions = found.predictions or ()
     names = [
         f"{name}_{number}" if values.shape[1] > 1 else name
@@ -215,5 +215,5 @@ def _show_classes(found: Evaluation, head: dict[str, str], as_json: bool) -> Non
     order = wrong.argsort(axis=None, kind="stable")[::-1][:_MOST_CONFUSED]
     for row, column in zip(*divmod(order, len(wrong)), strict=True):
         if wrong[row, column]:
-            mistaken = f"{found.classes[row]} taken for {found.classes[column]}"
+            mistaken = f"{found.classes[row]} predicted as {found.classes[column]}"
             print_text(f"{mistaken}: {wrong[row, column]:,} of {found.confusion[row].sum():,}")

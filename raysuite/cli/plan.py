@@ -250,7 +250,7 @@ def _placement(each: RunPlan) -> str:
 
 
 def summary(plans: Sequence[RunPlan]) -> str:
-    """The number of runs and of groups that share workers, and the most CPUs and GPUs in use."""
+    """The number of runs and of groups that share workers, and the most CPUs and GPUs of a run."""
     from raysuite.plan import groups
 
     runs, teams = len(plans), len(groups(plans))

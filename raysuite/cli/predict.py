@@ -108,8 +108,8 @@ def calibrate(
         )
     if found.pipelines is not None:
         print_text(
-            f"{found.pipelines.runs} pipelines took {found.pipelines.factor:.2f} of the time that "
-            f"they are simulated to take; error {found.pipelines.errors.median:.1%} (median)"
+            f"{found.pipelines.runs} pipelines took {found.pipelines.factor:.2f} times as long as "
+            f"simulated; error {found.pipelines.errors.median:.1%} (median)"
         )
     if found.works_with_one_batch:
         print_text(
@@ -183,8 +183,8 @@ def _print_fit(what: str, model: Model) -> None:
         + (
             "not validated: no run shares all of its costs with runs of another batch"
             if apart is None
-            else f"of runs whose batch was left out of it {apart.median:.1%}, {apart.p90:.1%}, at "
-            f"most {apart.largest:.1%}"
+            else f"for runs whose batch was left out of the fit {apart.median:.1%}, "
+            f"{apart.p90:.1%}, at most {apart.largest:.1%}"
         )
     )
 
@@ -233,8 +233,8 @@ def predict(
     if document is None:
         if overrides or scale or gpus is not None or root != PREDICTIONS:
             raise UserError(
-                f"{spec} holds results, whose runs are fixed: overrides, --scale, --gpus and "
-                "--results are for a SPEC"
+                f"{spec} is a results folder, whose runs are fixed: leave out overrides, --scale, "
+                "--gpus and --results, or give a SPEC"
             )
         results = Results.open(spec)
     else:

@@ -52,7 +52,7 @@ class Tail:
         self._size_bytes = self._count = 0
 
     def new(self, journal: Path) -> list[Record]:
-        """The Records of new whole lines, or only that which states damage of the journal."""
+        """The Records in new complete lines; if the journal is damaged, only the Record of that."""
         size = journal.stat().st_size if journal.exists() else 0
         if size == self._size_bytes:
             return []
@@ -207,7 +207,7 @@ class LiveView(ABC):
         self.runs: list[RunState] = []
         """Runs in the order of execution."""
         self._places: dict[int, int] = {}
-        """Number of a run -> its place in `runs`."""
+        """Number of a run -> its position in `runs`."""
         self.current: RunState | None = None
         """The run with the latest progress."""
         self._is_driven = True

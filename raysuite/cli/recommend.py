@@ -157,7 +157,7 @@ def recommend(
         )
     print_text(f"- {out}  (run it: raysuite run {out})")
     if probe is not None:
-        print_text(f"- {probe}  measures the {len(tied)} that are tied")
+        print_text(f"- {probe}  measures the {len(tied)} candidates that are tied")
 
 
 def _batch(document: Document) -> int:
@@ -219,7 +219,7 @@ def _data(choice: Choice) -> dict[str, Any]:
         "rank": choice.rank,
         "tied": choice.tied,
         **choice.predicted.model_dump(mode="json"),
-        "efficiency": choice.efficiency,  # the table's, not the one relative to `baseline`
+        "efficiency": choice.efficiency,  # as in the table, not relative to `baseline`
     }
 
 

@@ -226,7 +226,7 @@ def _explained_sheet(rows: list[Explained]) -> Sheet:
             "By": row.evidence,
         }
         lines.append(line)
-    note = "Without it: throughput if that term took no time, all else as it is."
+    note = "Without it: the throughput if this term took no time and the others were unchanged."
     numbers = (rate, "Without it")
     sheet = sheet_from("explained", "What takes the time", lines, numbers, (note,))
     return replace(sheet, main=frozenset(("Row", "Most time in", "Try first")))

@@ -119,8 +119,8 @@ def sweep(
     request.check()
     if request.again or request.spec is None:
         raise UserError(
-            "--dry-run shows the trials of a sweep that begins now; leave it out, or --resume and "
-            "--resume-from (`raysuite watch RESULTS` shows what a sweep has decided)"
+            "--dry-run shows the trials of a new sweep; leave --dry-run out, or leave out --resume "
+            "and --resume-from (`raysuite watch RESULTS` shows the trials of an earlier sweep)"
         )
     from raysuite.cli.sweep_progress import print_expected
     from raysuite.spec import read_document

@@ -233,8 +233,8 @@ def budget_seconds(text: str) -> float:
 
 
 def numbers(option: str, given: str, least: int = 1) -> list[int]:
-    """Convert `1,2,4` to different numbers, in their order. Raises UserError for other texts, and
-    for numbers < `least`."""
+    """Convert `1,2,4` to distinct numbers, in the given order. Raises UserError for other texts,
+    and for numbers < `least`."""
     words = [word.strip() for word in given.split(",")]
     if not all(word.isdecimal() and int(word) >= least for word in words):
         raise UserError(

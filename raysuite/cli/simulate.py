@@ -224,7 +224,7 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
             f"{part['efficiency']:.2f} ({part['system']}, {part['workers']} workers)"
             for part in last["published"]
         )
-        print_text(f"published systems reach this part of ideal scaling: {told}")
+        print_text(f"published systems reach this share of ideal scaling: {told}")
     for known, said in dict.fromkeys(("step_s" in line, line["validated"]) for line in lines):
         print_text(f"simulated, not measured; {said}" if known else said)
 

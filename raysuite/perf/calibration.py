@@ -227,8 +227,8 @@ class Calibration(Strict):
 
         With the fitted cost of an operation, measured and simulated steps agree in the geometric
         mean. The cost is 0 if simulated steps are too long even without it. If the calibration
-        lacks the cost of a byte, because no run had several workers, pipelines are not used. Nor
-        are pipelines over several nodes. `most_other_cores`: see `observed`.
+        lacks the cost of a byte, because no run had several workers, pipelines are not used.
+        Pipelines over several nodes are not used either. `most_other_cores`: see `observed`.
         """
         from scipy.optimize import brentq
 
@@ -503,7 +503,7 @@ def neighbours(
     costs: Mapping[str, float], works: Iterable[str], ranges: Mapping[str, Mapping[str, Range]]
 ) -> dict[str, float]:
     """The cost of a neighbour (another worker on the same node), for networks that were measured
-    only on one worker: the cost of an image, times the median of neighbour / image for others."""
+    only on one worker: the cost of an image, times the median ratio neighbour / image of others."""
     shared = {work for work in works if ranges[work]["workers"].high > 1}
     shares = [
         costs[f"neighbour/{work}"] / costs[f"image/{work}"]

@@ -242,7 +242,7 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
         slowest = run.shares.slowest
         return (
             f"rank {slowest} on {run.script.hosts[slowest]}, for which others wait: does it have "
-            "more work than they, or a slower node?"
+            "more work than the others, or a slower node?"
         )
     if run.script is not None and term in _ADVICE_FOR_SCRIPTS:
         fewer = term == "exposed communication" and len(run.script.starts_by_host) > 1

@@ -29,8 +29,8 @@ StepSeconds = Callable[[Plan, Calibration], float]
 def predict(
     plans: Sequence[Plan], calibration: Calibration, name: str, simulated: StepSeconds | None = None
 ) -> list[RunPredicted]:
-    """One prediction for each plan, in their order. `name` is the name of the calibration's file;
-    `simulated` returns the simulated seconds of a pipeline's step.
+    """One prediction for each plan, in the order of the plans. `name` is the name of the
+    calibration's file; `simulated` returns the simulated seconds of a pipeline's step.
 
     If no run of the calibration had the plan's strategy, loader or model, the prediction has a
     message instead of figures.
@@ -57,7 +57,7 @@ def _run(
     if int(plan["workers"]) > calibration.workers_per_node:
         message = (
             f"calibrated with up to {calibration.workers_per_node} workers on one node, and the "
-            "network between nodes was not measured; `raysuite simulate` takes one from a file"
+            "network between nodes was not measured; `raysuite simulate` reads one from a file"
         )
         return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
     work = calibration.works[work_name(plan)]
@@ -65,7 +65,7 @@ def _run(
     if plan["spec"]["strategy"].get("stages"):
         assert simulated is not None
         assert calibration.pipelines is not None
-        # the factor, too, compares a step with the measured time of as many samples
+        # a fraction of a step counts, because `factor` compares times of global_batch samples
         steps = plan["dataset"]["train_samples"] / plan["global_batch"]
         epoch = calibration.pipelines.interval(steps * simulated(plan, calibration))
     else:

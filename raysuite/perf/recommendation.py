@@ -64,9 +64,10 @@ def rank(
     outside the calibrated range come last. A candidate is left out if it cannot be predicted, if it
     exceeds a limit, or if its value for a limit is unknown.
 
-    In this order, a candidate gets the first existing rank whose first candidate has a prediction
-    interval that ends at or above the candidate's own value, or else begins a new rank. Part of the
-    errors is common to all candidates, so some ties may be unnecessary.
+    Ranks are given in this order. A candidate joins the first rank in which the prediction interval
+    of the best candidate ends at or above the candidate's value; if there is none, the candidate
+    begins a new rank. Part of the errors is common to all candidates, so some ties may be
+    unnecessary.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

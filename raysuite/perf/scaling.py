@@ -258,7 +258,7 @@ class Forecast:
         said += f". From few workers to many: {words(of_scaling(largest))}"
         if self.untold:
             told = "; ".join(TERMS[name].words for name in self.untold)
-            said += f". Not determined by these figures, and kept as assumed: {told}"
+            said += f". Not determined by these figures, so assumed values are used: {told}"
         return said
 
 
@@ -340,9 +340,9 @@ def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, l
         series.setdefault(name or file.stem, []).append(Point(workers, nodes, throughput, batch))
     if wrong:
         raise UserError(
-            f"{file}: {some(wrong, 5)}: workers and nodes are whole numbers from 1 on, no more "
-            "nodes than workers, throughput is positive, batch empty or positive; every value has "
-            "a heading"
+            f"{file}: {some(wrong, 5)}: workers and nodes should be whole numbers from 1 on, with "
+            "no more nodes than workers, throughput should be positive, batch empty or positive, "
+            "and every value should have a heading"
         )
     check_batches(series, (file,))
     return series

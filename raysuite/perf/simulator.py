@@ -149,7 +149,7 @@ Pace = Callable[[int], float]
 
 
 def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
-    """The events of `tasks`, in their order. Raises ValueError if the tasks have a cycle."""
+    """One event for each task, in the order of `tasks`. Raises ValueError for a cycle."""
     waiting = [0] * len(tasks)
     follows: dict[int, list[int]] = defaultdict(list)
     last: dict[str, int] = {}

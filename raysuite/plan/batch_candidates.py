@@ -150,9 +150,9 @@ class Search:
     def _next_timing(self) -> tuple[Stage, int] | None:
         """The next size to time, round by round.
 
-        The first round begins with the largest size and goes down, because a size that fits on
-        single ranks may not fit in full steps. Later rounds alternately go up and down, so that a
-        drift of the machine affects all sizes equally.
+        The first round is in descending order, because a size that fits on single ranks may not fit
+        in full steps. Later rounds are alternately ascending and descending, so that a drift of the
+        machine affects all sizes equally.
         """
         for number in range(ROUNDS):
             left = [n for n in self._rivals(number) if len(self.timings(n)) <= number]

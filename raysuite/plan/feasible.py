@@ -90,20 +90,20 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
                 continue
             wrong(
                 f"data.{key}",
-                f"it is for images with a class each; for the task {task.name} samples are given "
-                "to the network as they are; leave it out",
+                f"it is for images with one class each; for the task {task.name}, samples are "
+                "passed to the network unchanged; leave it out",
             )
     if not (data.of_tokens or data.own):
         wrong(
             "data.name",
-            f"got {data.name}, images with a class each, for the task {task.name}; valid: "
+            f"got {data.name}, whose images have one class each, for task {task.name}; valid: "
             f"{', '.join(TOKENS)}, or 'module:attribute' of your own",
         )
     if not spec.loader.tensors:
         able = [name for name, each in LOADER_OPTIONS.items() if each.tensors]
         wrong(
             "loader.name",
-            f"got {spec.loader.name}, which loads images with a class each; valid for the "
+            f"got {spec.loader.name}, which loads images with one class each; valid for the "
             f"task {task.name}: {', '.join(able)}",
         )
     if data.bad_samples != "error":
@@ -130,13 +130,14 @@ def _check_script(spec: ExperimentSpec, script: ScriptOptions, wrong: _Wrong) ->
     if script.command[0] != "-m" and not file.is_file():
         why = "is a folder" if file.is_dir() else "is not there"
         wrong(
-            "script.command", f"the script {file} {why}; give the path of a Python file from here"
+            "script.command",
+            f"the script {file} {why}; give the path of a Python file, relative to this folder",
         )
     if spec.measure.profile == "nsight":
         message = "got nsight, but scripts can be profiled only by torch; valid: off and torch"
         wrong("measure.profile", message)
     if spec.measure.figures:
-        message = f"got {', '.join(spec.measure.figures)}, but a script takes its own steps"
+        message = f"got {', '.join(spec.measure.figures)}, but a script does not measure them"
         wrong("measure.figures", f"{message}; leave it out")
     if spec.resources.elastic:
         message = "got true, but the batch of a script cannot be changed for fewer workers"
@@ -155,15 +156,15 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if workers % strategy.model_workers:
         wrong(
             "resources.workers",
-            f"strategy {strategy.name!r} has a copy of the network on {strategy.model_workers} "
-            f"workers; got {workers}; set workers to {strategy.model_workers} or a "
-            "multiple of it",
+            f"strategy {strategy.name!r} divides each copy of the network among "
+            f"{strategy.model_workers} workers; got {workers}; set workers to "
+            f"{strategy.model_workers} or a multiple of it",
         )
     if strategy.model_workers > 1 and training.auto is not None:
         wrong(
             "training.batch_per_worker",
-            f"strategy {strategy.name!r} cannot find a batch by trials, only the micro-batches "
-            f"of a given one: set {strategy.own_accumulation_key}: auto",
+            f"with strategy {strategy.name!r}, trials cannot find the batch, only the number of "
+            f"micro-batches of a given batch: set {strategy.own_accumulation_key}: auto",
         )
     for key, allowed in strategy.only.items():
         given = attrgetter(key)(spec)
@@ -200,8 +201,8 @@ def _check_training(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if spec.training.sampler == "balanced" and spec.training.class_weights == "auto":
         wrong(
             "training.class_weights",
-            "got auto, and training.sampler is balanced: each alone makes classes of unequal "
-            "size count alike, and both together would favour the rare ones; leave one of them out",
+            "got auto, and training.sampler is balanced: each of the two gives classes of unequal "
+            "size equal weight, and both together would favour rare classes; leave one of them out",
         )
     training, workers, accumulate = spec.training, spec.resources.workers, accumulation(spec)
     together = spec.strategy.model_workers

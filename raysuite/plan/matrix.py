@@ -60,7 +60,7 @@ def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mist
         same = first.setdefault(spec.model_dump_json(), label)
         if same is not label:
             what = "is there twice" if same == label else f"is the same run as {_words(same)}"
-            message = f"{_words(label)} {what}; keep one, and set repeats for more of each run"
+            message = f"{_words(label)} {what}; keep one; to repeat each run, set repeats"
             yield document.mistake(message, "matrix")
 
 
@@ -69,7 +69,7 @@ def _words(label: Mapping[str, Any]) -> str:
 
 
 def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:
-    """The matrix's key path of the value that `label` has for `key`; None if `key` is not swept."""
+    """Key path, in the matrix, of the value of `key` in `label`; None if `key` is not swept."""
     for written, values in (document.data.get("matrix") or {}).items():
         together = swept_keys(written)
         if key in together:

@@ -81,7 +81,7 @@ def judge(
 
 
 def taken(scheduler: PbtScheduler, population: int) -> int:
-    """Number of worst trials that take weights, each from one of as many best trials."""
+    """Number of worst trials that take weights, and of best trials whose weights they take."""
     share = round(population * scheduler.quantile, 9)  # 25 * 0.28 is 7.000000000000001
     return min(math.ceil(share), population // 2)
 

@@ -207,7 +207,7 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
 
 
 def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan]]:
-    """Groups of consecutive runs that share as many workers as the largest of them needs.
+    """Groups of consecutive runs that share workers, as many as the group's largest run needs.
 
     A smaller run uses the first ranks, and the other ranks wait. On several nodes only runs of
     equal size share workers: the first ranks of a large world are placed differently from the ranks
@@ -287,5 +287,5 @@ def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
             "training.accumulate": accumulate,
         },
     )
-    assert accumulation(changed) == accumulate, "no elastic strategy sets it itself"
+    assert accumulation(changed) == accumulate, "elastic strategies do not set it"
     return changed

@@ -128,7 +128,7 @@ def idle_parts(document: Document, search: SearchOptions) -> Iterator[str]:
             given = f"grace_epochs is {scheduler.grace_epochs}, and trials have {epochs} epochs"
             yield f"search.scheduler: {scheduler.name} ends no trial: {given}"
         elif isinstance(scheduler, MedianScheduler) and scheduler.min_trials >= trials:
-            given = f"min_trials is {scheduler.min_trials}, and each has {trials - 1} others"
+            given = f"min_trials is {scheduler.min_trials}, and each trial has {trials - 1} others"
             yield f"search.scheduler: median ends no trial: {given}"
     if not isinstance(searcher, OptunaSearch) or searcher.sampler == "random":
         return

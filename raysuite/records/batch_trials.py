@@ -157,7 +157,7 @@ class BatchFound(RecordBase):
         return {
             "memory": "no larger one fits",
             "at_most": "at_most allows no more",
-            "samples": "the training set holds no more",
+            "samples": "the training set has no more samples",
             "batch": "it is the whole batch of a worker",
         }[self.bound]
 

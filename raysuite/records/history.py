@@ -47,8 +47,8 @@ class History:
 
 
 PLACES = 0.8
-"""Share of the error probability for tests that divide a series at one place; the rest is for tests
-of a stretch between two places."""
+"""Share of the error probability for tests that divide a series at one point; the rest is for tests
+of a segment between two points."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:
@@ -99,9 +99,9 @@ def _without_names(run: RunFigures) -> str:
 def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point]:
     """Find changes by binary segmentation (Scott and Knott 1974, Biometrics 30:507).
 
-    A series is divided at the place where the ratio of its two parts is most significant. The
-    ratio's interval has to exclude 1, at a simultaneous level for all places (Bonferroni). Both
-    parts are then divided in the same way. If no place is significant, a stretch between two places
+    A series is divided at the point where the ratio of its two parts is most significant. The
+    ratio's interval has to exclude 1, at a simultaneous level for all points (Bonferroni). Both
+    parts are then divided in the same way. If no point is significant, a segment between two points
     is compared with the rest. Each part has at least two values: means of folders, or single runs.
     A change is the ratio of two neighbouring parts' throughputs, with its simultaneous interval.
     """
@@ -130,12 +130,12 @@ def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
 
 
 def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
-    """Begin and end of the stretch of points, such as a regression that was later repaired, that
-    differs most from all other points. Empty if none is significant when all stretches are tested
-    (circular binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
+    """Begin and end of the segment, such as a regression that was later repaired, that differs most
+    from all other points. Empty if none is significant when all segments are tested (circular
+    binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
-    # `level` is the level for one place; the probability that PLACES leaves is shared by all pairs
+    # `level` is for one division; the error probability left by PLACES is divided among the pairs
     strict = 1 - (1 - level) * (1 / PLACES - 1) * (len(points) - 1) / max(1, len(pairs))
     tested = (
         (_certainty(_ratio([*points[:a], *points[b:]], points[a:b], strict, by_runs)), [a, b])

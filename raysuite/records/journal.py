@@ -98,18 +98,18 @@ def _damage(found: Sequence[Record | None]) -> str:
                 if first == 0:
                     damage = ""
                 elif first > epochs:
-                    wrong = f"resumes at epoch {first}, and {epochs} are recorded"
+                    wrong = f"resumes at epoch {first}, but {epochs} epochs are recorded"
                 epochs = first
                 wanted = record.plan.get("spec", {}).get("training", {}).get("epochs", 0)
             case EpochFinished(epoch=epoch):
                 if epoch > epochs:
-                    wrong = f"is of epoch {epoch}, and {epochs} are recorded"
+                    wrong = f"is of epoch {epoch}, but {epochs} epochs are recorded"
                 epochs = epoch + 1
             case RunFinished(stopped_early=early):
                 if wanted is None:
                     wrong = "ends a run that has no beginning"
                 elif epochs < (min(1, wanted) if early else wanted):
-                    wrong = f"ends the run, and {epochs} of {wanted} epochs are recorded"
+                    wrong = f"ends the run, but {epochs} of {wanted} epochs are recorded"
         damage = damage or (wrong and f"line {number} {wrong}")
     return damage
 
@@ -178,7 +178,7 @@ def _damaged(file: Path, error: Exception) -> UserError:
 
 
 class Decided(NamedTuple):
-    """The decisions of a sweep that its trials' plans do not show."""
+    """The decisions of a sweep that the plans of its trials do not contain."""
 
     left_out: list[dict[str, Any]]
     """Values that make no valid spec, in the order in which they were drawn."""

@@ -47,7 +47,7 @@ class LivePosition(Frozen):
 
 
 class LiveProgress:
-    """Hold the training loop's position at each step, and write it in a separate thread.
+    """Store the training loop's position at each step, and write it in a separate thread.
 
     At each step the loop only assigns a tuple; slow disks and file servers delay only the thread.
     """

@@ -179,4 +179,4 @@ def findings(rows: Sequence[NodeFigures]) -> Iterator[str]:
         )
     for row in rows:
         if row.fell_back:
-            yield f"{row.host} fell back to sockets, and has {', '.join(row.networks)}"
+            yield f"{row.host} fell back to sockets, although it has {', '.join(row.networks)}"

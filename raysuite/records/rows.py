@@ -251,8 +251,8 @@ class Ratios:
     sentence.
 
     Intervals are simultaneous at 95 %: all intervals between rows of the same work and number of
-    workers hold together, so that the best row may be picked afterwards. The intervals of rows
-    relative to baselines that differ in work or workers are a second family of this kind.
+    workers hold together, so that the best row may be picked afterwards. Intervals of ratios to
+    baselines with other work or another number of workers are a second such family.
     """
 
     def __init__(self, rows: Sequence[Row], pairs: Sequence[Row | None]):

@@ -64,7 +64,7 @@ class RunStarted(RecordBase):
 
     @property
     def over_tcp(self) -> bool:
-        """Whether gradients pass between hosts by TCP. If NCCL is in use, only its transport
+        """Whether gradients are sent between hosts by TCP. If NCCL is in use, only its transport
         counts."""
         if any(name.startswith("NCCL") for name in self.transports):
             return nccl_sockets(self.transports)

@@ -356,8 +356,8 @@ _PHASES = (
     ("model and first batch", "group_formed", "first_batch"),
     ("first step", "first_batch", "first_step"),
 )
-"""Name, begin and end of each phase of the start. If a moment does not occur, as in a script
-without a process group, the next moment is used."""
+"""Name, begin and end of each phase of the start. If one of these events does not
+occur, as in a script without a process group, the time of the next event is used."""
 
 
 def _starts(marks: Sequence[dict[str, float]]) -> dict[str, list[float]]:
@@ -387,8 +387,8 @@ def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
         hosts = [str(log.begin.get("host", "")) for log in logs]
         where = f" on {hosts[slow]}" if len(set(hosts)) > 1 else ""
         notes.append(
-            f"rank {slow}{where} is slowest: its steps take {max(own) / min(own):.2f} times as "
-            "long as those of the fastest, which do not wait for it"
+            f"rank {slow}{where} is the slowest: its steps take {max(own) / min(own):.2f} times as "
+            "long as those of the fastest rank, which does not wait for it"
         )
     return notes
 
@@ -450,8 +450,8 @@ def verdict(
         notes.append(f"losses are not decidable, because {reason}")
     elif error > LOSS_TOLERANCE:
         wrong.append(
-            f"losses differ from those of one worker by {error:.1%}; within {LOSS_TOLERANCE:.1%} "
-            "is the same training"
+            f"losses differ from those of one worker by {error:.1%}; up to {LOSS_TOLERANCE:.1%} "
+            "counts as equal"
         )
     first = logs[0].checks[0] if logs[0].checks else {}
     dropout = [name for name in logs[0].model.get("layers", []) if "Dropout" in name]
@@ -460,7 +460,7 @@ def verdict(
     sharded = bool(first.get("sharded", True))
     if sharded and reason and not wrong:
         return None, notes
-    compared = [] if sharded else ["all ranks' parameters are equal to the bit"]
+    compared = [] if sharded else ["all ranks' parameters are bitwise equal"]
     compared += [] if reason else ["losses equal those of one worker on the same global batch"]
     return (
         GateVerdict(
@@ -517,7 +517,7 @@ def _same_samples(
     elif not same:
         return
     elif any(len(own) > len(set(own)) == 1 for own in ranks):
-        notes.append(f"{listed}, but so does each rank in all of its steps: not decidable")
+        notes.append(f"{listed}, but each rank has the same samples in all steps: not decidable")
     elif given is not None and given <= different:
         notes.append(f"{listed}, which --samples-per-step counts once")
     else:
@@ -558,7 +558,7 @@ def _loss_error(
     read, hashes = _total(logs, steps, _SAMPLES), _first_samples(logs)
     reason = ""
     if not own:
-        reason = "the script calls no backward of one number"
+        reason = "the script does not call backward() on a scalar"
     elif not references:
         reason = "no run with one worker has losses on record"
     elif layers:

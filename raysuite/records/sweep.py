@@ -150,10 +150,10 @@ def wall_seconds(records: Sequence[Record]) -> float:
 
 
 def at_work(records: Sequence[Record]) -> Iterator[tuple[float, float]]:
-    """Intervals in which a run held workers (start, end), in seconds since 1970.
+    """Intervals (start, end) in which a run used workers, in seconds since 1970.
 
     The intervals cover the batch-size search, and each attempt from its start to the workers' last
-    Record. A run that waits for other trials at a PBT step holds no workers.
+    Record. A run that waits for other trials at a PBT step uses no workers.
     """
     start: float | None = None
     last = 0.0

@@ -1,4 +1,4 @@
-"""Load of the hosts during a run: a file of samples for each host, beside the journal.
+"""Load of the hosts during a run: a file of samples for each host, next to the journal.
 
 RESULTS/runs/RUN_ID/system-HOST.jsonl has one SystemSample per line. SystemSamples are not Records:
 MLflow shows them, but no figure is derived from them.

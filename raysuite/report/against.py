@@ -400,8 +400,9 @@ PAPERS: dict[str, tuple[str, ...]] = {
         "Its code has no warm-up and no repeats, and counts a partial batch as a full one.",
     ),
     "torchgpipe2020": (
-        "Kim et al. 2020, torchgpipe, arXiv:2004.09910, with GPipe's values beside",
-        "Against one GPU without a pipeline; GPipe's values are of other hardware and software.",
+        "Kim et al. 2020, torchgpipe, arXiv:2004.09910, with GPipe's values beside them",
+        "Speed-ups are relative to one GPU without a pipeline; GPipe's values are from other "
+        "hardware and software.",
     ),
 }
 """Name of a paper -> its title, and remarks on its values."""
@@ -654,7 +655,7 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
         yield "They ran in different environments: their times may not be comparable."
     if "accuracy" in ours.goals:
         yield "Intervals of accuracies reflect only the validation set's size (Wilson)."
-    yield "One sweep on each side: neither has a spread over seeds."
+    yield "Each side is a single sweep, so neither has a spread over seeds."
 
 
 # Tables.

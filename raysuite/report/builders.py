@@ -540,8 +540,8 @@ def _merged(
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """Second parts of those keys of `places` under which curves that begin near `first` may be.
-        Curves whose first value is not finite are under None."""
+        """Second parts of the keys of `places` whose curves may begin near `first`; None is the key
+        of curves whose first value is not finite."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))

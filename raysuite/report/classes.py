@@ -57,7 +57,7 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
         for (true, line), samples in zip(matrix, of.samples, strict=True):
             for predicted, count in zip(names, line, strict=True):
                 share = count / max(1, samples)
-                said = f"{true} taken for {predicted}: {count:,} ({text.percent(share)})"
+                said = f"{true} predicted as {predicted}: {count:,} ({text.percent(share)})"
                 cells.append({"x": predicted, "y": true, "share": share, "tip": f"{name}\n{said}"})
         look = {"panel": name, "series": name, "color": p.COLORS[0], "key": row.name}
         traces.append(p.trace("mean", cells, **look))
@@ -72,9 +72,10 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
     return Plot(
         name="confusion",
         title="Confusion matrix",
-        note="Validation samples of each true class by the class for which they were taken, after "
-        f"the last epoch, over all repeats with these figures.{left}",
-        description=f"Squares of {len(names)} true classes by predicted class, darker where more.",
+        note="Validation samples of each true class by predicted class, after the last epoch, over "
+        f"all repeats with these figures.{left}",
+        description=f"A square for each pair of {len(names)} true and predicted classes; a darker "
+        "square has more samples.",
         traces=traces,
         layers=[p.layer("mean", "rect", p.TIP | {"color": shade})],
         x=p.labels(names, "predicted class", lying=False),

@@ -97,7 +97,7 @@ def history_plot(history: History, number: int = 0) -> Plot:
         name=f"history-{number}-plot",
         title=history.name,
         note=f"On {history.hardware}. Bands are 95 % intervals over repeats; a change is named "
-        "if the interval of the ratio after / before excludes 1, over all places together.",
+        "if the interval of the ratio after / before excludes 1, with one level for all points.",
         description=f"A line over {len(dates)} results folders; "
         + (text.listed([change(point) for point in history.points if point.change]) or "no change")
         + ".",

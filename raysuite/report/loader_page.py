@@ -20,7 +20,7 @@ from raysuite.report.tables import Column, Sheet, markdown_table, markdown_text,
 
 
 def build(bench: LoadingBench, folder: Path) -> None:
-    """Write loaders.html, loaders.md and the plot; after Ctrl-C no plot, so that it ends soon."""
+    """Write loaders.html, loaders.md and the plot; no plot after Ctrl-C, because it takes time."""
     (folder / "loaders.html").write_text(page(bench), "utf-8")
     (folder / "loaders.md").write_text(markdown(bench), "utf-8")
     if bench.complete and (plot := speeds(loading_rows(bench))) is not None:
@@ -112,17 +112,15 @@ def _caveats(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
     found = []
     others = [r.others.mean for r in rows if r.others]
     if others and max(others) > 0.1:
-        found.append(
-            f"Other programs kept {min(others):.1f} to {max(others):.1f} cores busy meanwhile."
-        )
+        found.append(f"Other programs kept {min(others):.1f} to {max(others):.1f} cores busy.")
     material = bench.material
     if material and not material.read_before:
         found.append(
-            "The set may be larger than the page cache: some files come from the disk, and speeds "
-            "may change from round to round."
+            "The data set may be larger than the page cache: some files are read from disk, and "
+            "speeds may change from round to round."
         )
     elif material:
-        found.append("All files were read once before: speeds are those from the page cache.")
+        found.append("All files were read once before: speeds are those of the page cache.")
     return found
 
 

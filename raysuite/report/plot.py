@@ -216,7 +216,7 @@ def markers(kind: str = "mean", size: float = 45, color: str = "", **look: Any) 
 
 
 def intervals(series: int, kind: str = "mean", **more: Any) -> Layer:
-    """95 % intervals along lines: bands or, of so many series that these would overlap, rules."""
+    """95 % intervals along lines: bands, or rules if there are so many that bands would overlap."""
     mark, look = "area", {"opacity": 0.18}
     if series > MOST_BANDS:
         mark, look = "rule", {"strokeWidth": 1.2, "opacity": 0.7}
@@ -261,7 +261,7 @@ WORDS = layer(
 
 
 def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list[Layer]:
-    """Bars with intervals and repeats. Their label is `x`, or `y` of horizontal (`lying`) bars."""
+    """Bars with intervals and repeats. A label is `x`, or `y` for horizontal (`lying`) bars."""
     across, along = ("y", "x") if lying else ("x", "y")
     if stacked:
         return [layer("bar", "bar", TIP | {"order": {"field": "order", "type": "quantitative"}})]

@@ -118,9 +118,9 @@ def against_best(drawing: Drawing) -> Made:
     lows = [low for trace in traces for low in trace.get("low", ()) if low is not None]
     values = [x for trace in traces for x in trace["x"]] + lows
     end = max([1.02, *(high for trace in traces for high in trace.get("high", ()) if high)])
-    note = "Throughput over the highest of the same work on as many workers"
+    note = "Throughput / the highest throughput of the same work and number of workers"
     if lows:
-        note += ", with 95 % intervals that hold together."
+        note += ", with 95 % intervals, whose level holds for all rows together."
     else:
         note += ". n = 1: no intervals, and no difference is shown to be more than noise."
     if end > FARTHEST:
@@ -405,7 +405,7 @@ def stages(drawing: Drawing) -> Made:
         name="stages",
         title="A step of each pipeline",
         note="One step after the timed training, in the first copy of the first run; the gaps are "
-        "the bubble. Each operation was timed by itself."
+        "the bubble. Each operation was timed separately."
         + (cut if len(measured) > MOST_STEPS else ""),
         description="For each worker, bars of its forward and backward passes and its updates over "
         "the time of one step.",

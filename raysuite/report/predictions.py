@@ -56,7 +56,7 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
     lines = [cells(run, each) for run, each in pairs]
     return sheet_from(
         "predictions",
-        "Predicted by a calibrated model, beside what was measured",
+        "Predictions of a calibrated model, next to measurements",
         lines,
         numbers=list(lines[0])[1:-2],
         notes=(

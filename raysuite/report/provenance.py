@@ -68,7 +68,7 @@ def _file(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _timings(results: Results) -> list[dict[str, Any]]:
-    """Seconds of each command by phase, but for `report` and `mlflow`, which only read journals."""
+    """Seconds of each command by phase, without `report` and `mlflow`, which only read journals."""
     return [
         {
             "began": _utc(command["began"]),

@@ -55,8 +55,8 @@ def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
         ),
         shown,
         (
-            "Steps: those of the optimiser that steps first, which every rank took. Left out: "
-            "steps after the warm-up that came after an evaluation or a pause, such as a "
+            "Steps: of the optimiser that makes the first step, as far as all ranks made them. "
+            "Left out: steps after the warm-up that came after an evaluation or a pause, such as a "
             "checkpoint.",
             *_without_energy(shown),
         ),
@@ -99,7 +99,7 @@ def _start_by_node(rows: Sequence[Row], phases: Sequence[str]) -> list[Sheet]:
                 for phase in phases
             }
             lines.append({"Variant": row.name, "Node": host, **means})
-    note = "Each phase on the node's slowest rank, mean over the repeats that were on it."
+    note = "Each phase on the node's slowest rank, mean over the repeats that used the node."
     title = "Seconds until the end of the first step, by node"
     numbers = [phase.capitalize() for phase in phases]
     return [sheet_from("script-start-nodes", title, lines, numbers, (note,))] if lines else []
@@ -120,7 +120,7 @@ def script_caveats(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.differs_in_work:
             base = row.baseline
-            yield f"{row.name} trains other parameters than its baseline {base}: no speed-up."
+            yield f"{row.name} and its baseline {base} train different parameters: no speed-up."
     notes: dict[str, list[str]] = {}
     for row in rows:
         for each in measured(row):

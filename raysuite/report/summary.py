@@ -64,7 +64,7 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
     if speed_up.low is None:
         return [Sentence("result", f"{said} n = 1: no interval.")]
     if len(scaled) > 1:
-        said += " It was picked as the highest, so the intervals of all rows hold together at 95 %."
+        said += " It was selected as the highest, so the 95 % level holds for all rows together."
     if not speed_up.differs_from_one:
         said += " The speed-up is not shown to differ from 1."
     return [Sentence("result", said)]
@@ -111,7 +111,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             [f"{name} ({steps})" for name, steps in overflowed.items() if steps],
         ),
         *_about(
-            "Random tensors in place of the data set, so speeds are a limit, and losses and "
+            "Random tensors in place of the data set, so speeds are an upper limit, and losses and "
             "validations have no meaning: ",
             [row.name for row in rows if row.loader == "synthetic"],
         ),
@@ -127,7 +127,8 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         *_unsettled(rows),
         *_left_out(runs),
         *_about(
-            "Gradients passed between hosts by TCP, and these hosts have InfiniBand: ", sorted(slow)
+            "Gradients were sent between hosts by TCP, although these have InfiniBand: ",
+            sorted(slow),
         ),
         *_about(
             "The runs come from environments that differ in ",
@@ -348,7 +349,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
             "workers there is only one variant with a speed, so nothing is compared."
         )
     elif alone and not any(row.speed_up and not row.is_baseline for row in rows):
-        left = "No two variants with a speed do the same work on as many workers: none is fastest."
+        left = "No two variants with a speed have the same work and number of workers to compare."
     return [*said, Sentence("result", left)] if left else said
 
 

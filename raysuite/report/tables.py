@@ -378,12 +378,13 @@ def _row_style(row: Row) -> Style:
 def rows_sheet(rows: Sequence[Row]) -> Sheet:
     note = (
         f"One line per variant. {rate_title(rows)} over all workers, warm-up excluded. Time to "
-        f"{goal(rows)} counts from before the first sample. Memory of the worker that had most."
+        f"{goal(rows)} counts from before the first sample. Memory: of the worker with the highest "
+        "peak."
     )
     if ratios(rows) == (_TO_BEST,):
         note += (
-            " Against the best: throughput over the highest mean throughput of the same work on as "
-            "many workers."
+            " Against the best: throughput / the highest mean throughput of the same work and "
+            "number of workers."
         )
     if any(row.throughput and row.throughput.n > 1 for row in rows):
         note += f" Intervals of ratios: {TOGETHER}."
@@ -397,7 +398,7 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
 NARROW = 140
 """Characters; a narrower terminal shows only the most important columns of the table."""
 
-TOGETHER = "those of all rows hold together at 95 %, so that the best may be picked"
+TOGETHER = "the 95 % level holds for all rows together, so that the best may be picked"
 """An explanation of the intervals of ratios (`raysuite.records.rows.Ratios`)."""
 
 

@@ -77,8 +77,8 @@ def percent(share: float) -> str:
 
 def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -> str:
     """The mean and its 95 % interval: `12.3 [11.8, 12.9] s`. `single` is written in place of a
-    missing interval. For an accuracy, which has an interval even with a single repeat, it follows
-    that interval. An interval that carries no information is replaced by the range of the values:
+    missing interval. An accuracy has an interval even with a single repeat; `single` then follows
+    the interval. An interval that carries no information is replaced by the range of the values:
     `6,150 (n = 2: 3,000 to 9,300)`."""
     if value is None:
         return NONE

@@ -125,7 +125,7 @@ def _message(
         block = ".".join(map(str, path[:-1]))
         near = [each for each in dotted_keys(root) if each != key]  # keys of other blocks
         others = _others_with(root, path, models)
-        known = f"a key of {', '.join(others)}, and not of {_tag(models[0])}" if others else ""
+        known = f"a key of {', '.join(others)}, but not of {_tag(models[0])}" if others else ""
         return f"{known or 'unknown key'}; {suggest(str(path[-1]), names, near, block)}"
     if kind == "union_tag_invalid":
         tag = context["tag"]

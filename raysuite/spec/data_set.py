@@ -111,7 +111,7 @@ class DataOptions(Options):
             wrong.append(
                 f"`path` is for data sets on disk; {self.name} is {_WITHOUT_FILES[self.name]}"
                 if self.name in _WITHOUT_FILES
-                else "`path` is for raysuite's own formats; give yours in `options`"
+                else "`path` is for raysuite's own formats; give the path of your data in `options`"
             )
         if self.root is not None and (self.name not in NAMED or self.path is not None):
             wrong.append(f"`root` is for {', '.join(NAMED)} without a `path`; leave it out")

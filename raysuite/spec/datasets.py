@@ -207,8 +207,8 @@ def match_classes(
             repr(names[label]) if label < len(names) else "missing" for names in (found, known)
         )
         raise DataError(
-            f"{where}: class {label} is {now}, and {then} in {whose}; labels have to mean the same "
-            f"classes, by name: {remedy}"
+            f"{where}: class {label} is {now}, but {then} in {whose}; each label needs the same "
+            f"class name in both: {remedy}"
         )
 
 

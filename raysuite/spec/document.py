@@ -345,7 +345,7 @@ def of_network(document: Document) -> Document:
     if document.data.get("script") is None:
         return document
     message = (
-        "a training script was given, and this command needs model and data; a script is for "
+        "a training script was given, but this command needs model and data; a script is for "
         "`raysuite run`, `plan` and `scale`"
     )
     raise SpecError([document.mistake(message, "script")])

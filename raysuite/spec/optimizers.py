@@ -54,7 +54,7 @@ class _Optimizer(Options):
     @model_validator(mode="after")
     def _sqrt_needs_a_reference(self) -> Self:
         if self.lr_scaling == "sqrt" and self.lr_reference_batch is None:
-            raise ValueError("lr_scaling sqrt needs lr_reference_batch, the global batch of lr")
+            raise ValueError("lr_scaling sqrt needs lr_reference_batch, the global batch for lr")
         return self
 
     def peak_lr(self, global_batch: int) -> float:
@@ -142,7 +142,7 @@ class ScheduleFreeOptions(_Optimizer):
     Scheduled"): a constant rate after a warm-up. Validation and `model.pt` use the average."""
 
     part = "schedulefree"
-    whole = "the weights in their place, to exchange them for their average"
+    whole = "weights that keep their shape, to exchange them for their average"
     averages = True
     real = True
 

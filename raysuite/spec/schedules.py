@@ -7,9 +7,9 @@ them. The order of sends and receives follows from these lists: a worker receive
 pass right before the pass, and sends the output right after it.
 
 All schedules follow one rule: forward pass n, then backward pass n - d, where the delay d depends
-on the worker. Synchronous schedules let the pipeline run empty in each step, before the weights
-change. Asynchronous schedules keep the pipeline full: the weights of a pass may lack the updates of
-passes that are in flight.
+on the worker. Synchronous schedules empty the pipeline in each step, before the weights change.
+Asynchronous schedules keep the pipeline full: the weights of a pass may lack the updates of passes
+that are in flight.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
     if searcher == "optuna":
         for key, dimension in space.items():
             if dimension.kind == "grid":
-                message = f"{searcher} decides each trial by itself; write `choice` for `grid`"
+                message = f"{searcher} chooses each trial separately; write `choice`, not `grid`"
                 yield ("search", "space", key), message
     if len(rest.wanted) > 1 and scheduler != "none":
         message = f"{scheduler} compares trials by one figure; give one goal, or scheduler: none"
@@ -249,8 +249,8 @@ def _of_training(training: Any, scheduler: PbtScheduler) -> Iterator[Finding]:
     if isinstance(epochs, int) and scheduler.interval_epochs >= epochs:
         yield (
             ("search", "scheduler"),
-            f"an interval of {scheduler.interval_epochs} epochs ends no earlier than the "
-            f"{epochs} of training.epochs; give a shorter one",
+            f"an interval of {scheduler.interval_epochs} epochs is not shorter than "
+            f"training.epochs, which is {epochs}; give a shorter interval",
         )
     for key in ("batch_per_worker", "accumulate"):
         value = training.get(key)

@@ -130,12 +130,12 @@ class _Site(Options):
         if self.launch and (self.image is None) == ("{image}" in text):
             wrong.append(
                 f"launch is {list(self.launch)} and image is {self.image}; "
-                "give an image where {image} stands in launch, and only there"
+                "give an image if {image} occurs in launch, and only then"
             )
         if self.image and not self.is_sif and "$" in self.scratch:
             wrong.append(
                 f"scratch is {self.scratch} and the engine is not apptainer; only apptainer "
-                "binds a folder whose name each node expands; name one without $"
+                "binds a folder whose name each node expands; give a folder without $"
             )
         if self.binds and not engine.binds and not self.launch:
             wrong.append(
@@ -223,7 +223,7 @@ class SlurmSite(_Site):
         known = _OURS if info.field_name == "sbatch_lines" else _OURS_OF_SRUN
         for line in lines:
             for option in re.findall(r"(?:^|\s)(--[a-z-]+|-[A-Za-z])", line):
-                if any(ours.startswith(option) for ours in known):  # sbatch takes --wra for --wrap
+                if any(ours.startswith(option) for ours in known):  # sbatch reads --wra as --wrap
                     raise ValueError(
                         f"{line!r} sets {option}, which raysuite sets itself; leave it out"
                     )
@@ -317,8 +317,8 @@ class HostsSite(_Site):
         text = " ".join(launcher)
         if (COMMAND in launcher) == ("{line}" in text) or not re.search(r"{host}|{index}", text):
             raise ValueError(
-                f"got {list(launcher)}; one word must be {COMMAND}, or hold {{line}} where a "
-                "shell reads it, and {host} or {index} must be in a word"
+                f"got {list(launcher)}; one word must be {COMMAND} or, if a shell reads it, "
+                "contain {line}, and a word must contain {host} or {index}"
             )
         return launcher
 
@@ -331,7 +331,7 @@ _OURS = frozenset(
     """--job-name -J --nodes -N --ntasks -n --ntasks-per-node --cpus-per-task -c --output -o
     --error -e --open-mode --signal --requeue --no-requeue --no-kill -k --export --chdir -D
     --array -a --wrap --parsable --wait -W --get-user-env --export-file --hold -H
-    """.split()  # noqa: SIM905 - a list literal would take a screen
+    """.split()  # noqa: SIM905 - a list literal would fill a screen
 )
 """Options of sbatch that raysuite sets, because the cluster's start and end depend on them."""
 _OURS_OF_SRUN = frozenset(

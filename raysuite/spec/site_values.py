@@ -38,7 +38,7 @@ def one_line(text: str) -> str:
     odd = [char for char in text if unicodedata.category(char) in _CONTROL]
     if odd:
         raise ValueError(
-            f"got {text!r}; it should be one line without control characters, and holds {odd[0]!r}"
+            f"got {text!r}; it should be one line without control characters, but has {odd[0]!r}"
         )
     return text
 
@@ -79,9 +79,7 @@ def node_range(nodes: int | str) -> tuple[int, int]:
     otherwise."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?", str(nodes))
     if match is None or (match[2] and int(match[2]) < int(match[1])):
-        raise ValueError(
-            f"got {nodes!r}; it should be a number of nodes, or the least and the most as 2-4"
-        )
+        raise ValueError(f"got {nodes!r}; it should be a number of nodes, or a range such as 2-4")
     return int(match[1]), int(match[2] or match[1])
 
 
@@ -158,7 +156,7 @@ Line = Annotated[str, BeforeValidator(_plain_number), AfterValidator(one_line)]
 Image = Annotated[
     str,
     BeforeValidator(lambda text: os.path.expanduser(text) if str(text)[:2] == "~/" else text),
-    _matching(r"[^-].*", "a path or a name, which begins with no dash"),
+    _matching(r"[^-].*", "a path or a name that does not begin with a dash"),
 ]
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
 """An absolute path, or a path that begins with `~/`."""
@@ -196,7 +194,7 @@ Memory = Annotated[
     BeforeValidator(_plain_number),
     _matching(
         r"[0-9]{1,9}[KMGTkmgt]?",
-        "a number of megabytes, one with a letter such as 480G, or 0 for all of the node's",
+        "megabytes, a number with a letter such as 480G, or 0 for all memory of the node",
     ),
 ]
 SbatchLine = Annotated[

@@ -498,7 +498,7 @@ class DeepSpeedOptions(_StrategyOptions):
         if spec.training.compile != "off" and self.zero_stage == 3:
             yield (
                 "training.compile",
-                "ZeRO's stage 3 gathers weights by hooks that torch.compile would cut graphs at; "
+                "ZeRO's stage 3 gathers weights by hooks, which would break compiled graphs; "
                 "set strategy.zero_stage to 2 or less, strategy to fsdp, or compile to off",
             )
         if spec.training.ema_decay is not None and self.zero_stage == 3:
@@ -848,7 +848,7 @@ class PipelineOptions(_StrategyOptions):
             if self.chunks < 2 or self.stages % self.chunks or workers < 2:
                 yield (
                     f"chunks is {self.chunks} and stages {self.stages}; interleaved_1f1b needs "
-                    "2 or more chunks on each of 2 or more workers, so stages a multiple of chunks"
+                    "chunks, and stages / chunks, to be whole numbers of 2 or more"
                 )
             elif self._count % workers:
                 near = max(1, round(self._count / workers)) * workers
@@ -894,8 +894,8 @@ class PipelineOptions(_StrategyOptions):
         if self.balance != "parameters" and not spec.task.classifies:
             yield (
                 "strategy.balance",
-                f"got {self.balance}, which is measured with images; of the task "
-                f"{spec.task.name} it is parameters",
+                f"got {self.balance}, which is measured with images; for the task "
+                f"{spec.task.name}, use parameters",
             )
         refused = {
             "training.clip_norm": training.clip_norm,
@@ -997,7 +997,7 @@ def _complex(name: str, network: Network) -> Refusals:
     if network.complex:
         yield (
             "strategy.name",
-            f"{listed(network.complex)}: of complex numbers, which {name} cannot send; use ddp, "
+            f"{listed(network.complex)}: complex numbers, which {name} cannot send; use ddp, "
             "or a real parameter and torch.view_as_complex",
         )
 
@@ -1023,9 +1023,9 @@ def _unsynchronised(name: str, network: Network) -> Refusals:
     if network.synced:
         yield (
             "model.name",
-            f"layers {some(network.synced, 5)}: SyncBatchNorm, which synchronises all ranks of "
-            f"torch's group, and those of {name} are not the ranks that share a layer; use "
-            "BatchNorm, or strategy ddp",
+            f"layers {some(network.synced, 5)}: SyncBatchNorm synchronises all ranks of torch's "
+            f"group, but with {name} these are not the ranks that share a layer; use BatchNorm, "
+            "or strategy ddp",
         )
 
 

@@ -249,8 +249,9 @@ def mlflow_key(name: str) -> str:
     slashes. Different texts give different keys.
 
     MLflow accepts letters, digits, `_`, `-`, `.` and space, treats `/` as a separator of folders,
-    and refuses a key that is not a normalised path. An accepted text stays as it is. A digest is
-    appended to any other text, and to a text that is too long or already ends like a digest.
+    and refuses a key that is not a normalised path. A text that MLflow accepts is returned
+    unchanged. A digest is appended to any other text, and to a text that is too long or already
+    ends like a digest.
     """
     if _PLAIN.fullmatch(name) and len(name) <= _MOST_PART and not _DIGEST.search(name):
         return name

@@ -1,4 +1,4 @@
-"""Write each run's params and points, which MLflow gets, as files for other loggers too.
+"""Write the params and points of each run, as in MLflow, also as files for other loggers.
 
 If a run's journal has grown, all files of the run are replaced. To add a logger, add its function,
 its line in LOGGERS, its name in `track` of raysuite/spec/experiment.py and, if it needs a package,

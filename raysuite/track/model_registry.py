@@ -54,8 +54,8 @@ class Network(NamedTuple):
     @property
     def description(self) -> str:
         return (
-            f"Takes {self.takes}, and gives {self.gives}. Each version's `spec.yaml` trains it "
-            "again."
+            f"Takes {self.takes}, and gives {self.gives}. The `spec.yaml` of each version "
+            "trains the network again."
         )
 
 
@@ -183,7 +183,7 @@ def register(
     cannot be exported, if the name is invalid, and if the experiment was deleted in MLflow.
     """
     if name is not None and (set(name) & set("/:") or not name.strip()):
-        raise UserError(f"no model can be called {name!r}: MLflow takes neither '/' nor ':'")
+        raise UserError(f"no model can be called {name!r}: MLflow accepts neither '/' nor ':'")
     uri = tracking_address(tracking_uri)
     shown = without_password(uri)
     with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,7 @@ def results_id(folder: Path) -> str:
                 write_whole(part, f"{uuid.uuid4().hex}\n".encode())
                 with suppress(FileExistsError):
                     os.link(part, file)  # unlike a rename, this keeps another process's file
-                if not _told(file):  # a power failure took its content
+                if not _told(file):  # a power failure erased its content
                     part.replace(file)
                 flush_names(folder)
             finally:

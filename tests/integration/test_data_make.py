@@ -90,7 +90,7 @@ def test_every_node_of_a_cluster_gets_it(tmp_path: Path) -> None:
 
         refused = place.run(*joined, "--seed", "1", code=1, **token)
         assert refused.stdout.count("--force replaces it") == 2
-        assert "2 of 2 nodes hold no complete set" in refused.stderr
+        assert "2 of 2 nodes have no complete data set" in refused.stderr
         assert "Traceback" not in refused.stderr
     finally:
         second.close()

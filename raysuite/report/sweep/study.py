@@ -60,7 +60,7 @@ class Study:
     """The spec whose keys the trials change, as plain data."""
     trials: tuple[TrialFigures, ...]
     spans: tuple[tuple[float, float], ...]
-    """Intervals in which a trial held workers, in seconds since 1970."""
+    """Intervals in which a trial used workers, in seconds since 1970."""
 
     @cached_property
     def goals(self) -> tuple[Goal, ...]:

@@ -66,7 +66,7 @@ def told(study: Study, trial: TrialFigures) -> str:
 
 
 def trial_key(trial: TrialFigures) -> str:
-    """A trial's text in which the page's search looks for words."""
+    """The text of a trial that the page's search compares with the words given."""
     values = " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
     return f"{trial_name(trial)} {STATUS_WORDS[trial.status]} {values}"
 
@@ -435,7 +435,7 @@ def importance_plot(found: Importances) -> Plot | None:
         description=f"The largest is {found.keys[0].key} with {found.keys[0].middle:.0%}.",
         traces=[p.trace("bar", bars, color="#0072B2")],
         layers=p.bars(offset=False),
-        x=p.quantity("share of the variance, by itself", format="~%"),
+        x=p.quantity("share of the variance, explained by the key alone", format="~%"),
         y=p.labels([key_name(each.key) for each in found.keys]),
         height=26,
         bars_per_label=1,

@@ -106,8 +106,9 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
     if len(study.ranked) > 1:
         seen = " [ ] is the 95 % interval, from the validation set's size only (Wilson)."
         yield (
-            f"The best was chosen among {len(study.ranked)} trials of one seed each, on the set "
-            "that its result is from, so it is optimistic; run its spec with repeats for a spread."
+            f"The best of {len(study.ranked)} trials with one seed each was chosen by the same "
+            "validation results, so its result is optimistic; run its spec with repeats to get a "
+            "spread."
             f"{seen if 'accuracy' in study.goals else ''}"
         )
     timed = [study.told(goal).words for goal in study.goals if goal not in QUALITY]
@@ -118,8 +119,8 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
         )
     if any(trial.taken for trial in study.trials):
         yield (
-            "Values in tables and parallel coordinates are those that a trial began with; pbt "
-            "changed some later, so a trial's result is not due only to its first values."
+            "Values in tables and parallel coordinates are a trial's first values; pbt changed "
+            "some later, so a trial's result is not due to its first values alone."
         )
     if found.message:
         yield found.message
@@ -132,8 +133,8 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
     speeds = {"throughput", *TIMES} & set(study.goals)
     if running > 1 and speeds:
         yield (
-            f"Up to {running} trials ran side by side, and may have slowed each other: speeds hold "
-            "under that load."
+            f"Up to {running} trials ran at the same time, and may have slowed each other: speeds "
+            "are those under this load."
         )
 
 

@@ -138,7 +138,7 @@ def taken_sheet(study: Study) -> Sheet:
     ]
     note = (
         "At each interval the worst trials take the weights and the optimiser's state of the "
-        "best (Jaderberg et al. 2017). A trial's result before that is of its own weights."
+        "best (Jaderberg et al. 2017). A trial's results before that come from its own weights."
     )
     numbers = ("After epoch", title, f"{title} there")
     return sheet_from("taken-weights", "Weights taken from other trials", lines, numbers, (note,))
@@ -149,8 +149,8 @@ def costs_sheet(study: Study) -> Sheet:
     groups.append(("all", list(study.trials)))
     lines = [{"State": name} | _counted(of, study.worker_seconds) for name, of in groups]
     note = (
-        "Worker-seconds: workers times the wall clock from each start of a trial to its last "
-        "record, over all attempts, and that of the search for its batch. Not included are "
+        "Worker-seconds: number of workers times wall clock, from each start of a trial to its "
+        "last record, over all attempts and the search for its batch. Not included are "
         "the start of Ray, the time between trials, searches that found no batch, and attempts "
         "that --retry-failed repeated."
     )

@@ -75,7 +75,7 @@ def test_a_check_fails_below_what_is_expected_or_else_published_of_the_gpus_it_u
     figures = [line.partition(" = ")[0].removeprefix("check: ") for line in lines]
     assert figures == [each["what"] for each in found]
     assert [line.endswith(") ok") for line in lines] == [each["ok"] for each in found]
-    assert last.startswith(f"check: {'wrong' if below else 'ok'}; kept in {tmp_path / 'other'}")
+    assert last.startswith(f"check: {'wrong' if below else 'ok'}; written to {tmp_path / 'other'}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -378,8 +378,8 @@ MADE = Made("/set", 100, 9, 4, 4, 100, 5.0, "a")
     ("second", "code", "words"),
     [
         (MADE, 0, ""),
-        (replace(MADE, digest="b"), 1, "the nodes' sets differ"),
-        (None, 1, "1 of 2 nodes hold no complete set"),
+        (replace(MADE, digest="b"), 1, "the nodes' data sets differ"),
+        (None, 1, "1 of 2 nodes have no complete data set"),
     ],
 )
 def test_nodes_without_the_same_set_exit_with_1(

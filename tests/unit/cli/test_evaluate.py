@@ -126,7 +126,7 @@ def test_confused_classes_are_a_part_of_the_true_one(capsys: pytest.CaptureFixtu
     _show_classes(found, {"split": "val"}, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "15 images (val): accuracy 53.33%, loss 0.5"
-    assert lines[-2:] == ["b taken for c: 4 of 5", "a taken for b: 3 of 8"]
+    assert lines[-2:] == ["b predicted as c: 4 of 5", "a predicted as b: 3 of 8"]
     [row] = [line.split() for line in lines if line.split()[:1] == ["b"]][:1]
     assert row[1:] == ["5", "25.0%", "20.0%", "0.222"]  # 1 of 4 predictions, and of 5 images
 
@@ -147,7 +147,7 @@ def test_of_many_classes_those_with_the_lowest_recall_are_listed(
     listed = [line.split() for line in text.splitlines() if line.split()[:1] and "%" in line]
     rows = [line for line in listed if line[0].startswith("class") and line[1] == "41"]
     assert [line[0] for line in rows] == [f"class{n}" for n in range(_MOST_CLASSES)]
-    assert "class41" not in text.partition("taken for")[0]
+    assert "class41" not in text.partition("predicted as")[0]
 
 
 def test_a_place_that_is_not_utf_8_is_escaped(tmp_path: Path) -> None:

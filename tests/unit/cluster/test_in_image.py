@@ -114,7 +114,7 @@ def test_amds_gpus_have_an_option_of_their_own() -> None:
     ("keys", "words"),
     [
         ({"image": "docker://x"}, "absolute path of a SIF"),
-        ({"image": "-v", "engine": "shifter"}, "begins with no dash"),
+        ({"image": "-v", "engine": "shifter"}, "does not begin with a dash"),
         ({"image": "x", "engine": "shifter", "scratch": "$TMPDIR"}, "without \\$"),
         ({"image": "x", "engine": "srun_environment", "binds": ["/a"]}, "`mounts`"),
         ({"launch": ["uenv", "run"]}, "must be {command}"),

@@ -122,4 +122,4 @@ def test_the_record_comes_back_from_a_journal_and_tells_itself(tmp_path: Path) -
     assert over.words == "a micro-batch of 8 does not fit: rank 1 is full"
     once = record.model_copy(update={"accumulate": 1, "bound": "samples"})
     assert once.words.startswith("micro-batch 16 on each worker, a global batch of 96")
-    assert once.words.endswith("(largest: the training set holds no more)")
+    assert once.words.endswith("(largest: the training set has no more samples)")

@@ -186,7 +186,7 @@ def test_a_report_names_the_nodes_that_were_slow_before_its_suite(tmp_path: Path
     )
     assert list(findings(rows)) == [
         "n0 is slow: disk read 450 MB/s, 50% below the median 900",
-        "n2 fell back to sockets, and has mlx5_0",
+        "n2 fell back to sockets, although it has mlx5_0",
     ]
     results = Results(tmp_path)
     results.write_plans([])

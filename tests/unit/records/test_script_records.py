@@ -232,7 +232,7 @@ def test_phases_of_the_start_add_up_also_without_a_process_group() -> None:
     starts = found[ScriptMeasured].start_seconds
     assert [values[1] for values in starts.values()] == [2.0, 7.0, 0.0, 0.0, 3.0]
     assert found[RunFinished].first_step_seconds == 12.0
-    assert "rank 1 is slowest" in found[ScriptMeasured].notes[0]
+    assert "rank 1 is the slowest" in found[ScriptMeasured].notes[0]
     late = rank([1.0] * 6)
     late.marks.update(group_begins=5.0, group_formed=99.0)
     starts = measured([late])[ScriptMeasured].start_seconds
@@ -240,7 +240,7 @@ def test_phases_of_the_start_add_up_also_without_a_process_group() -> None:
     near, far = rank([1.0] * 6), rank([1.0, *[1.125] * 5])
     far.begin["host"] = "b"
     (note,) = measured([near, far])[ScriptMeasured].notes
-    assert note.startswith("rank 1 on b is slowest: its steps take 1.12 times as long")
+    assert note.startswith("rank 1 on b is the slowest: its steps take 1.12 times as long")
     assert measured([near, rank([1.0, *[1.0625] * 5])])[ScriptMeasured].notes == []
 
 
@@ -423,7 +423,7 @@ def of_rank_0(step: int) -> int:
     return 10 * step
 
 
-EQUAL = "all ranks' parameters are equal to the bit"
+EQUAL = "all ranks' parameters are bitwise equal"
 SAME_LOSSES = "losses equal those of one worker on the same global batch"
 
 

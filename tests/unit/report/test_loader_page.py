@@ -128,7 +128,7 @@ def test_notes_tell_of_interruption_disk_and_company():
 def test_company_of_one_candidate_is_mentioned():
     bench = fake_bench(DECODING, others={"reading alone · 1 thread": 0.5})
     said = summarize_loaders(bench, loading_rows(bench))
-    assert "Other programs kept 0.0 to 0.5 cores busy meanwhile." in [each.text for each in said]
+    assert "Other programs kept 0.0 to 0.5 cores busy." in [each.text for each in said]
     quiet = fake_bench(DECODING, others=0.09)
     said = summarize_loaders(quiet, loading_rows(quiet))
     assert not any("Other programs" in each.text for each in said)

@@ -194,7 +194,7 @@ OF_IMAGES = {"image_size": 8, "channels": 1, "augment": "none", "mean": [0.1], "
         ({"name": "mnist", "root": "r", "path": "p"}, ["`root` is for"]),
         ({"name": "mnist", "format": "pickle"}, ["valid: idx or folder or tfrecord"]),
         ({"name": "a:b", "classes": 3, "options": {"a": 1}}, []),
-        ({"name": "a:b", "path": "p"}, ["give yours in `options`"]),
+        ({"name": "a:b", "path": "p"}, ["give the path of your data in `options`"]),
         ({"name": "a:b", "format": "idx"}, ["valid: none"]),
     ],
 )
