@@ -157,7 +157,7 @@ def recommend(
         )
     print_text(f"- {out}  (run it: raysuite run {out})")
     if probe is not None:
-        print_text(f"- {probe}  measures the {len(tied)} candidates that are tied")
+        print_text(f"- {probe}  measures the tied candidates ({len(tied)})")
 
 
 def _batch(document: Document) -> int:

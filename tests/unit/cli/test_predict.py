@@ -191,7 +191,7 @@ def test_recommend_probes_all_that_are_tied_and_not_only_those_it_prints(folder:
     printed = run(
         "recommend", "spec.yaml", *asked, "--out", "best.yaml", "--probe", "probe-all.yaml"
     )
-    assert "probe-all.yaml  measures the 5 candidates that are tied\n" in printed
+    assert "probe-all.yaml  measures the tied candidates (5)\n" in printed
     assert printed.count("tied with the best") == 1
     measured = make_plans(read_document(Path("probe-all.yaml")), gpus=0)
     names = [(plan.spec.strategy.name, plan.workers, plan.repeat) for plan in measured]
