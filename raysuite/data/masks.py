@@ -66,13 +66,28 @@ def _view(image: Tensor, mask: Tensor, box: list[int], flip: bool) -> Sample:
     size = mask.shape
     image, mask = _part(image, box, 0), _part(mask, box, IGNORED_PIXEL)
     if mask.shape != size:
-        image = functional.interpolate(image[None], size, mode="bilinear", antialias=True)[0]
+        image = _resized(image, size)
         rows, columns = (
             ((torch.arange(wanted) + 0.5) * given / wanted).long()
             for wanted, given in zip(size, mask.shape, strict=True)
         )
         mask = mask[rows][:, columns]
     return (image.flip(-1), mask.flip(-1)) if flip else (image, mask)
+
+
+_RESIZED = (torch.uint8, torch.float32, torch.float64)
+"""The dtypes of images that torch can resize on CPUs."""
+
+
+def _resized(image: Tensor, size: torch.Size) -> Tensor:
+    """The image [C, H, W], resized bilinearly to `size`; whole numbers are rounded."""
+    if image.is_complex():
+        return torch.complex(_resized(image.real, size), _resized(image.imag, size))
+    numbers = image if image.dtype in _RESIZED else image.double()
+    found = functional.interpolate(numbers[None], size, mode="bilinear", antialias=True)[0]
+    if not image.is_floating_point():
+        found = found.round()
+    return found.to(image.dtype)
 
 
 def _part(pixels: Tensor, box: list[int], beyond: int) -> Tensor:

@@ -95,12 +95,15 @@ def perturbed(
         place = arguments.index(value)
         beside = [each for each in (place - 1, place + 1) if 0 <= each < len(arguments)]
         return arguments[chance.choice(beside)] if beside else value
-    wanted = value * chance.choice(factors)
-    if dimension.is_normal:
-        return dimension.on_step(_short(wanted, -math.inf, math.inf))
-    if steps := dimension.steps():
-        return _moved(value, wanted, steps)
-    return _short(wanted, *arguments)
+    factor = chance.choice(factors)
+    wanted, steps = value * factor, dimension.steps()
+    if dimension.kind == "qrandn":
+        step = dimension.arguments[2]
+        steps = [dimension.on_step(each) for each in (value - step, wanted, value + step)]
+    if steps:  # at 0, the factor gives only the direction
+        return _moved(value, wanted or (factor - 1) * 1e-9, steps)
+    limits = (-math.inf, math.inf) if dimension.is_normal else dimension.arguments
+    return _short(wanted, *limits)
 
 
 def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:

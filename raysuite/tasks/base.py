@@ -185,6 +185,7 @@ def within(targets: Tensor, least: int, most: float, ignored: int | None = None)
         wanted = f"whole numbers {wanted}, and {ignored} for what does not count"
         if targets.is_floating_point() or targets.is_complex():
             raise UserError(f"data.name: its targets are {targets.dtype}; expected {wanted}")
+        targets = targets.long()  # torch does not compare unsigned numbers of more than 8 bits
         targets = targets[targets != ignored]
     beyond = targets[(targets < least) | (targets > most)]
     if len(beyond):

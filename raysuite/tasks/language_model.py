@@ -15,6 +15,7 @@ from raysuite.tasks.base import Metric, Task, within
 
 
 def _correct(output: Tensor, targets: Tensor) -> Tensor:
+    targets = targets.long()
     return ((output.argmax(-1) == targets) & (targets != IGNORED_TOKEN)).sum().reshape(1)
 
 
@@ -47,7 +48,10 @@ class LanguageModel(Task):
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(
-            output.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=IGNORED_TOKEN
+            output.flatten(0, 1),
+            targets.flatten().long(),
+            reduction="sum",
+            ignore_index=IGNORED_TOKEN,
         )
 
     def weight(self, targets: Tensor) -> Tensor:

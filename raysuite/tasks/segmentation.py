@@ -17,7 +17,8 @@ from raysuite.tasks.base import Metric, Task, Total, within
 def _overlaps(output: Tensor, targets: Tensor) -> Tensor:
     """Numbers of pixels [3 * classes]: pixels of each class, pixels predicted as each class, and
     correctly predicted pixels of each class."""
-    classes, counted = output.shape[1], targets != IGNORED_PIXEL
+    classes, targets = output.shape[1], targets.long()
+    counted = targets != IGNORED_PIXEL
     wanted, found = targets[counted], output.argmax(1)[counted]
     both = wanted[wanted == found]
     parts = [each.bincount(minlength=classes) for each in (wanted, found, both)]

@@ -98,7 +98,7 @@ def _tuner(results: Results, source: Any, scheduler: Any, tune_shutdown: Any, fo
     import ray
     from ray import tune
 
-    from raysuite.orchestrate.sweep.trial import Setting, run_trial
+    from raysuite.orchestrate.sweep.trial import Setting, trainable
 
     # switch off Ray's messages on ended trials and on Tune's files, which repeat the journals
     for name in ("ray.tune", "ray.train", "ray.air"):
@@ -109,9 +109,7 @@ def _tuner(results: Results, source: Any, scheduler: Any, tune_shutdown: Any, fo
     here = f"node:{ray.util.get_node_ip_address()}"
     return tune.Tuner(
         # on the driver's node, without a CPU: the CPUs are for the trial's workers
-        tune.with_resources(
-            tune.with_parameters(run_trial, setting=setting), {"CPU": 0, here: 0.0001}
-        ),
+        tune.with_resources(trainable(setting), {"CPU": 0, here: 0.0001}),
         tune_config=tune.TuneConfig(
             search_alg=source, scheduler=scheduler, num_samples=-1, reuse_actors=True
         ),

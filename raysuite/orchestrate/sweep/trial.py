@@ -210,6 +210,25 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
         ray.tune.report({"epoch": line})
 
 
+def trainable(setting: Setting) -> Any:
+    """The class by which Ray Tune runs trials: `run_trial`, and the end of idle workers before Tune
+    ends their process.
+
+    Ray would end the workers with the process, but it would keep their placement group, and so
+    their CPUs and GPUs, until the sweep ends.
+    """
+    from ray.tune import with_parameters
+    from ray.tune.trainable import wrap_function
+
+    class Trial(wrap_function(with_parameters(run_trial, setting=setting))):  # type: ignore[misc]
+        def cleanup(self) -> None:
+            """Called by Ray Tune in this process, which Tune ends afterwards."""
+            super().cleanup()
+            _release()
+
+    return Trial
+
+
 def epochs_of(results: Results, run_id: str) -> list[EpochFinished]:
     """Every epoch in a run's journal, including repeated ones, in the order of writing."""
     return [record for record in results.records(run_id) if isinstance(record, EpochFinished)]

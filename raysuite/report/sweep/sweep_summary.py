@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from raysuite.records import FAILED, RunFailed
 from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.statistics import difference_of_shares, wilson
-from raysuite.records.sweep import TrialFigures, ranked
+from raysuite.records.sweep import TrialFigures, best, ranked
 from raysuite.report import text
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances
@@ -26,21 +26,23 @@ def summarize_sweep(study: Study, found: Importances) -> list[Sentence]:
 
 
 def _results(study: Study) -> Iterator[str]:
-    best, total = study.best, text.count(len(study.trials), "trial")
-    if best is None:
+    total, several = text.count(len(study.trials), "trial"), len(study.goals) > 1
+    tops = {goal: top for goal in study.goals if (top := best(study.trials, goal)) is not None}
+    if not tops:
         yield f"None of {total} has a result so far."
         return
+    goals = text.listed([study.told(goal).words for goal in study.goals])
     if study.front:
         names = text.listed([trial_name(trial) for trial in study.front])
-        goals = text.listed([study.told(goal).words for goal in study.goals])
         yield f"On the Pareto front of {goals}, of {total}: {names}."
-    for goal in study.goals:
-        top = ranked(study.front or [best], goal)[0]
-        head = f"Best {study.told(goal).words}" if study.front else f"Best of {total}"
+    elif several:
+        yield f"None of {total} has results for all of {goals}: there is no Pareto front."
+    for goal, top in tops.items():
+        head = f"Best {study.told(goal).words}" if several else f"Best of {total}"
         values = ", ".join(study.assignments(top))
         yield f"{head}: {trial_name(top)} with {_reached(study, top, goal)}: {values}."
-        if not study.front:
-            yield from _alike(study, best)
+        if not several:
+            yield from _alike(study, top)
     if taken := sum(len(trial.taken) for trial in study.trials):
         yield f"Trials took the weights of others {text.count(taken, 'time')}."
 
@@ -68,16 +70,16 @@ def accuracy_interval(trial: TrialFigures) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _alike(study: Study, best: TrialFigures) -> Iterator[str]:
+def _alike(study: Study, top: TrialFigures) -> Iterator[str]:
     """A sentence on trials that the validation set cannot distinguish from the best trial."""
     if study.goal != "accuracy":
         return
-    others = [trial for trial in study.ranked if trial is not best]
+    others = [trial for trial in study.ranked if trial is not top]
     pairs = len(study.ranked) * len(others) // 2  # the best is selected from all trials: Bonferroni
     near = []
     for trial in others:
-        shares = (best.goals["accuracy"] or 0.0, trial.goals["accuracy"] or 0.0)
-        samples = (best.figures.val_samples, trial.figures.val_samples)
+        shares = (top.goals["accuracy"] or 0.0, trial.goals["accuracy"] or 0.0)
+        samples = (top.figures.val_samples, trial.figures.val_samples)
         low, _ = difference_of_shares(*shares, *samples, 1 - 0.05 / pairs)
         if low <= 0:
             near.append(trial_name(trial))
@@ -103,10 +105,10 @@ def _cost(study: Study) -> Iterator[str]:
 
 
 def _caveats(study: Study, found: Importances) -> Iterator[str]:
-    if len(study.ranked) > 1:
+    if (among := max(len(ranked(study.trials, goal)) for goal in study.goals)) > 1:
         seen = " [ ] is the 95 % interval, from the validation set's size only (Wilson)."
         yield (
-            f"The best of {len(study.ranked)} trials with one seed each was chosen by the same "
+            f"The best of {among} trials with one seed each was chosen by the same "
             "validation results, so its result is optimistic; run its spec with repeats to get a "
             "spread."
             f"{seen if 'accuracy' in study.goals else ''}"

@@ -6,6 +6,7 @@ where they come from.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,38 @@ DEFECTS = {
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_mask_that_does_not_is_found(defect: str, augment: str) -> None:
     assert not all(follows(image, DEFECTS[defect](mask)) for image, mask in shown(augment).values())
+
+
+class Whole(Coordinates):
+    """The same with images of another dtype, and rows and columns 100 times as large."""
+
+    dtype = torch.int16
+
+    def __getitem__(self, number: int) -> Any:
+        return (100 * self.sample[0]).to(self.dtype), self.sample[1]
+
+
+class Halves(Whole):
+    dtype = torch.float16
+
+
+class Complex(Whole):
+    dtype = torch.complex64
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "error"),
+    [("Whole", torch.int16, 0.5), ("Halves", torch.float16, 1.0), ("Complex", torch.complex64, 0)],
+)
+def test_images_of_every_dtype_are_resized_in_their_own(
+    name: str, dtype: torch.dtype, error: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = shown("resized_crop_flip")
+    monkeypatch.setattr(f"{__name__}.prepared_for", partial(prepared_for, name=name))
+    for number, (image, mask) in shown("resized_crop_flip").items():
+        assert image.dtype == dtype
+        assert torch.equal(mask, plain[number][1])
+        assert ((image - 100 * plain[number][0]).abs() <= error + 1e-3).all()
 
 
 def test_views_do_not_depend_on_ranks_but_on_the_epoch() -> None:

@@ -212,6 +212,27 @@ def test_a_normal_distribution_has_no_bounds() -> None:
     assert perturbed(whole, 2, (1.2,), random.Random(0)) == 3
 
 
+@pytest.mark.parametrize(
+    ("given", "value", "factor", "expected"),
+    [
+        ({"qrandn": [0.1, 0.05, 0.05]}, 0.1, 1.2, 0.15),
+        ({"qrandn": [0.1, 0.05, 0.05]}, 0.1, 0.8, 0.05),
+        ({"qrandn": [0.1, 0.05, 0.05]}, 0.1, 2.5, 0.25),
+        ({"qrandn": [0.0, 1.0, 0.5]}, 0.0, 1.2, 0.5),
+        ({"quniform": [0.0, 0.2, 0.1]}, 0.0, 1.2, 0.1),
+        ({"quniform": [0.0, 0.2, 0.1]}, 0.0, 0.8, 0.0),
+        ({"quniform": [0.0, 0.2, 0.1]}, 0.1, 1.0, 0.1),
+        ({"randint": [0, 5]}, 0, 1.2, 1),
+        ({"uniform": [0.0, 0.2]}, 0.0, 1.2, 0.0),
+    ],
+)
+def test_a_quantised_value_changes_by_a_step_or_more_unless_it_is_at_the_end_of_its_range(
+    given: dict[str, Any], value: float, factor: float, expected: float
+) -> None:
+    dimension = Dimension.model_validate(given)
+    assert perturbed(dimension, value, (factor,), random.Random(0)) == expected
+
+
 def test_a_value_that_is_not_listed_is_drawn_and_one_listed_alone_stays() -> None:
     listed, chance = Dimension(choice=["a", "b"]), random.Random(0)
     assert {perturbed(listed, "gone", (1.2,), chance) for _ in range(20)} == {"a", "b"}

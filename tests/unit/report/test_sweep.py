@@ -325,6 +325,21 @@ def test_the_front_is_told_and_drawn(front):
     assert "validation accuracy and throughput" in said(front, "result")
 
 
+def test_the_best_of_each_goal_is_of_all_trials_even_without_a_front(tmp_path):
+    goals = ("time_to_accuracy", "throughput")
+    whole = collect(write_sweep(tmp_path, trials=6, scheduler="none", goals=goals)).sweep.study
+    fastest = max(whole.trials, key=lambda trial: trial.goals["throughput"])
+    missed = [
+        replace(trial, goals=trial.goals | {"time_to_accuracy": None}) for trial in whole.trials
+    ]
+    one = [m if trial is fastest else trial for trial, m in zip(whole.trials, missed, strict=True)]
+    for trials in (one, missed):
+        told = summary_of(replace(whole, trials=tuple(trials)), "result")
+        [speed] = [each for each in told if each.startswith("Best throughput: ")]
+        assert speed.startswith(f"Best throughput: trial {fastest.number} with ")
+        assert any(each.startswith("On the Pareto front") for each in told) == (trials is one)
+
+
 def test_trials_without_a_result_are_told(front):
     problems = said(front, "problem")
     assert "of memory): trial 3." in problems

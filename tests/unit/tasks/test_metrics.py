@@ -120,6 +120,20 @@ def test_language_model(draw: torch.Generator) -> None:
     assert found["next_token"] == pytest.approx(sklearn.accuracy_score(t, y.argmax(1)))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.uint16, torch.int32])
+@pytest.mark.parametrize("kind", [Segmentation, LanguageModel])
+def test_targets_may_be_whole_numbers_of_every_dtype(
+    kind: type[Task], dtype: torch.dtype, draw: torch.Generator
+) -> None:
+    task = kind(TOKENS)
+    output = torch.randn(97, 7, 4, generator=draw)
+    if kind is LanguageModel:
+        output = output.transpose(1, 2)
+    targets = torch.randint(7, (97, 4), generator=draw)
+    task.check(output, targets.to(dtype))
+    assert validated(task, output, targets.to(dtype)) == validated(task, output, targets)
+
+
 @pytest.mark.parametrize(("classes", "names"), [(5, ["accuracy"]), (6, ["accuracy", "top5"])])
 def test_top5_is_of_more_than_five_classes(classes: int, names: list[str]) -> None:
     task = Classification(replace(FACTS, classes=classes))

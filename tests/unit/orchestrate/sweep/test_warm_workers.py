@@ -150,3 +150,17 @@ def test_trials_share_workers_while_they_can_and_others_get_new_ones_after_their
     trial._release()
     assert not used[2]._thread.is_alive()
     trial._release()
+
+
+def test_idle_workers_end_before_tune_ends_their_process(
+    made: list[Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_workers", None)
+    monkeypatch.setattr("ray.tune.trainable.FunctionTrainable.cleanup", lambda self: None)
+    (plan,) = plans("")
+    workers = trial._start(plan, Results(tmp_path), None, None)
+    epochs(workers)
+    made_by_tune = trial.trainable(trial.Setting(results=str(tmp_path), path="."))
+    made_by_tune.cleanup(object.__new__(made_by_tune))
+    assert not workers._thread.is_alive()
+    assert trial._workers is None
