@@ -437,7 +437,7 @@ class SlurmBackend:
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
         found: dict[str, dict[str, JobState]] = {}
         for where in dict.fromkeys(each.slurm_cluster for each in clusters if each.job):
-            # a job that squeue does not list is gone: it is listed for some minutes after its end
+            # squeue lists a job for some minutes after its end, so a job that is not listed is gone
             mine = [each.job for each in clusters if each.job and each.slurm_cluster == where]
             jobs = dict.fromkeys(mine, JobState("gone"))
             words = ["squeue", *_of(where), "--noheader", "--noconvert", "--states=all"]

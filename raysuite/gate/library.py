@@ -179,9 +179,9 @@ def _refuse_incomparable(model: nn.Module, reference: nn.Module | None) -> None:
     if wrapped or empty:
         given = "FullyShardedDataParallel" if wrapped else f"{some(empty, 3)} without elements"
         raise UserError(
-            f"got {given}: a rank has shards that cannot be compared; those of "
-            "torch.distributed.fsdp.fully_shard, which are DTensors, can; give a reference if the "
-            "network itself has parameters without elements"
+            f"got {given}: the gate cannot compare these shards; shard with "
+            "torch.distributed.fsdp.fully_shard, whose shards (DTensors) it can compare, or, if "
+            "the network itself has parameters without elements, give a reference"
         )
 
 

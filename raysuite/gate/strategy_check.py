@@ -319,8 +319,8 @@ def beyond_bounds(lossy: list[Gradients]) -> list[str]:
     if beyond <= 1:
         return []
     return [
-        f"with lossy options a parameter's mean gradient is off by {beyond:.1e} times the most "
-        "that they can change"
+        f"with lossy options the error of a parameter's mean gradient is {beyond:.1e} times the "
+        "largest error that these options allow"
     ]
 
 

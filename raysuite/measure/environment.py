@@ -222,8 +222,8 @@ def cuda_mistake_here() -> str:
     """Why torch cannot use this host's GPUs; empty if no reason is known. Does not load torch."""
     if hip := torch_built_with("hip"):
         return (
-            f"torch is built with ROCm {hip} and sees none of AMD's GPUs: an image has them with "
-            "--rocm (a site's `rocm: true`), and /dev/kfd must be readable"
+            f"torch is built with ROCm {hip} and sees no AMD GPU: in an image, GPUs are visible "
+            "only with --rocm (a site's `rocm: true`), and /dev/kfd must be readable"
         )
     return cuda_mistake(torch_built_with("cuda"), _offered_cuda(), driver_version())
 

@@ -60,8 +60,8 @@ class Fsdp(TorchGroupStrategy):
         self._mesh: DeviceMesh | None = None
 
     def start(self, world: World) -> None:
-        """Join torch's group. Raises UserError if `copies` is `nodes` and the nodes have unequal
-        numbers of consecutive ranks."""
+        """Join torch's group. Raises UserError if `copies` is `nodes`, unless all nodes have the
+        same number of ranks and the ranks of each node are consecutive."""
         super().start(world)
         copies = self._copies(world)
         shape: tuple[int, ...] = (world.size,)
@@ -140,7 +140,9 @@ class FsdpEngine(TorchEngine):
         mesh: DeviceMesh,
     ) -> None:
         model.to(memory_format=torch.contiguous_format)  # FSDP can only shard contiguous weights
-        # before sharding, because patterns are matched with the names of unsharded parameters
+
+        # The optimiser is made before sharding: its patterns match the names of unsharded
+        # parameters.
         self.optimizer = make_optimizer(model.parameters())
         names = {id(each): name for name, each in model.named_parameters()}
         offload = OffloadPolicy()

@@ -202,7 +202,7 @@ class _Ranks:
             engine.close()
 
     def _batch(self, size: int, of_global: int) -> Batch:
-        padded = max(2, size)  # as in loaders, which pad a single sample
+        padded = max(2, size)  # loaders also pad a single sample to two
         generator = torch.Generator(self._world.device)
         inputs, targets = draw(self._plan, padded, generator)
         return Batch(inputs, targets, size, of_global)

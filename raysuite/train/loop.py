@@ -634,7 +634,7 @@ def validate(loop: TrainingLoop, watch: Watch) -> Validated | EndRequest:
             sums = found if sums is None else sums + found
             if stop := watch.step():
                 return stop
-    assert sums is not None, "every rank has a batch, of padding at least"
+    assert sums is not None, "every rank has a batch, which may be only padding"
     sums = sums.cpu()
     sums[1] += on_host
     if not engine.counts:

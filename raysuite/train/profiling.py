@@ -38,8 +38,8 @@ _AHEAD_STEPS = 4
 in training."""
 
 _UNSEEN = (
-    "no time shares: the profiler saw no kernel on a GPU; the driver may keep its counters from "
-    "users (NVIDIA's ERR_NVGPUCTRPERM), or CUPTI is missing"
+    "no time shares: the profiler saw no kernel on a GPU; the driver may deny users its counters "
+    "(NVIDIA's ERR_NVGPUCTRPERM), or CUPTI is missing"
 )
 
 

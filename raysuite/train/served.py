@@ -76,13 +76,14 @@ def network_of(plan: RunPlan, weights: Path) -> nn.Module:
         network.load_state_dict(read_state(weights))
     except RunError as error:
         raise UserError(
-            f"{weights} is damaged, or holds more than tensors; restore it from a copy, or choose "
-            "another run"
+            f"{weights} is damaged, or contains more than tensors; restore it from a copy, or "
+            "choose another run"
         ) from error
     except RuntimeError as error:
         raise UserError(
             f"{weights} does not fit {plan.spec.model.name!r} as it is now: "
-            f"{str(error).splitlines()[-1].strip()}; check out the code that the run was made with"
+            f"{str(error).splitlines()[-1].strip()}; check out the code with which the run was "
+            "made"
         ) from error
     return network.eval()
 
@@ -115,8 +116,8 @@ def outputs(module: nn.Module, inputs: NDArray[Any]) -> NDArray[Any]:
 def _single(value: Any, what: str) -> NDArray[Any]:
     if not isinstance(value, Tensor):
         raise UserError(
-            f"the network's {what} are a {type(value).__name__}, and a registered model has one "
-            "tensor; use the run's own model.pt, a state_dict"
+            f"the network's {what} are a {type(value).__name__}, but a registered model has a "
+            "single tensor; use the run's model.pt, a state_dict"
         )
     array: NDArray[Any] = value.numpy()
     return array

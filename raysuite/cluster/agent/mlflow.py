@@ -182,8 +182,9 @@ def _damage(database: Path) -> str:
 def _copy(source: Path, target: Path, keep: bool = False) -> None:
     """Copy a database to a file of mode 0600. `target` is replaced only by a complete copy.
 
-    With `keep`, previous copies are kept as TARGET.1 (the newest) and so on, but not more often
-    than every _GENERATION_S seconds. Raises sqlite3.DatabaseError if the copy is damaged.
+    With `keep`, the previous copy becomes TARGET.1, TARGET.1 becomes TARGET.2 and so on, but only
+    if TARGET.1 is missing or at least _GENERATION_S seconds old; otherwise the previous copy is
+    overwritten. Raises sqlite3.DatabaseError if the copy is damaged.
     """
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     # The file is created here, because SQLite would create it with the umask's mode. The copy needs

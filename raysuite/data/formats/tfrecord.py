@@ -263,7 +263,10 @@ def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
     # the index may be damaged too: never read beyond the end of the file
     present = os.fstat(descriptor).st_size - offset
     if offset < 0 or size < FRAME:
-        raise DataError(f"{place}: no record has {size} bytes; write the index again")
+        raise DataError(
+            f"{place}: the index gives offset {offset} and size {size}, which no record can have; "
+            "write the index again"
+        )
     record = b"" if size > present else os.pread(descriptor, size, offset)
     if len(record) < size:
         raise cut_short(place, max(0, min(present, size)), size)

@@ -95,8 +95,9 @@ class Population:
         return True
 
     def _carry_out(self, turn: Turn, sign: int, journals: Journals, epochs: int) -> None:
-        """Copy the checkpoint that a trial takes, then record the decision, then remove the trial's
-        own checkpoint. `sign`: the sign of the compared metric."""
+        """Copy the checkpoint with which the trial continues, record the decision, and remove the
+        trial's own checkpoint, in this order. `sign`: 1 if larger values of the compared metric are
+        better, else -1."""
         trial, source = turn.trial, turn.source
         record = RunJudged(
             run_id=trial.run_id,

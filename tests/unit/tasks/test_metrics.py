@@ -103,7 +103,7 @@ def test_segmentation(draw: torch.Generator) -> None:
 
 def test_a_set_without_a_target_that_counts_is_refused() -> None:
     assert Total.of(3.0, 2.0, 1) == Total(1.5, 2.0, 1)
-    with pytest.raises(DataError, match="no target of the evaluated samples counts"):
+    with pytest.raises(DataError, match="weights of the evaluated samples"):
         Total.of(0.0, 0.0, 5)
 
 
