@@ -105,7 +105,7 @@ def plans_here(document: Document, gpus: int | None, elsewhere: bool = False) ->
 def lacking(plan: RunPlan) -> list[Mistake]:
     """A plan's missing requirements on this machine: imports, optional parts, files, tools."""
     found = lacking_parts(plan.spec)
-    # without a driver here, the GPUs are on other nodes
+    # a host without a driver has no GPUs; those of the run are then on other nodes
     if plan.device == "gpu" and driver_version() and (why := cuda_mistake_here()):
         found.append(Mistake(why, key="resources.device"))
     return found
@@ -232,16 +232,16 @@ def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
     if batch > room:
         message = (
             f"one micro-batch of {plan.micro_batch} images of {facts.image_size} x "
-            f"{facts.image_size} pixels takes {human_bytes(batch)}, and the largest node has "
-            f"{human_bytes(room)}; lower it, or the batch"
+            f"{facts.image_size} pixels takes {human_bytes(batch)}, but the node with the most "
+            f"memory has {human_bytes(room)}; lower the image size or the batch size"
         )
         mistakes.append(Mistake(message, key="data.image_size"))
     most = capacity.holds(each, plan.device == "gpu")
     if not mistakes and most < plan.workers:
         what = f"{each} CPU(s){' and a GPU' if plan.device == 'gpu' else ''}"
         message = (
-            f"{plan.workers} workers with {what} each: {have}, and each worker needs all of it on "
-            f"one node; at most {most} fit"
+            f"{plan.workers} workers with {what} each: {have}, and all resources of a worker must "
+            f"be on one node; at most {most} workers fit"
         )
         mistakes.append(Mistake(message, key="resources.workers"))
     return mistakes

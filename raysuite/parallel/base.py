@@ -305,7 +305,7 @@ class FrameworkEngine(Engine):
     """Base class of raysuite's own engines that begin with the whole model on every rank."""
 
     whole_gradients: ClassVar[bool] = True
-    """`whole` of LossScale, unless the options are lossy."""
+    """The argument `whole` of LossScale; with lossy options, `whole` is False."""
 
     def __init__(
         self,

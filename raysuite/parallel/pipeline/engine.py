@@ -94,8 +94,8 @@ class Pipeline(TorchGroupStrategy):
         schedule = self.options.pipeline()
         if world.size % schedule.workers:
             raise UserError(
-                f"strategy.stages: {schedule.workers} workers hold one copy of the network; given "
-                f"were {world.size}, which should be a multiple of it"
+                f"strategy.stages: one copy of the network is on {schedule.workers} workers; got "
+                f"{world.size} workers, which must be a multiple of that"
             )
         super().start(world)
         # all ranks must make all groups, in the same order

@@ -77,9 +77,9 @@ def stage_sizes(
     if options.partition != "auto":
         if sum(options.partition) != len(blocks):
             raise UserError(
-                f"strategy.partition: got {list(options.partition)}, "
-                f"{sum(options.partition)} blocks, and the network has {len(blocks)}; give "
-                f"{schedule.stages} numbers with that sum, or auto"
+                f"strategy.partition: got {list(options.partition)}, {sum(options.partition)} "
+                f"blocks, but the network has {len(blocks)}; give {schedule.stages} numbers with "
+                "that sum, or auto"
             )
         return options.partition
     known = costs or [BlockCosts(_parameter_bytes(block)) for block in blocks]

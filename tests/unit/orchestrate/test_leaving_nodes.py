@@ -278,7 +278,7 @@ def test_a_suite_is_ready_before_ray_is_imported() -> None:
         ([Node(4, 4)], ""),
         ([Node(9, 3)], "need 4 GPUs, and the cluster has 9 CPUs and 3 GPUs on 1 node(s)"),
         ([Node(3, 4)], "need 4 CPUs, and the cluster has 3 CPUs and 4 GPUs on 1 node(s); at most"),
-        ([Node(4, 0), Node(2, 4)], "all of it on one node; at most 2 fit"),
+        ([Node(4, 0), Node(2, 4)], "on one node; at most 2 workers fit"),
     ],
 )
 def test_gpus_and_cpus_are_both_needed_and_by_each_worker_on_its_node(

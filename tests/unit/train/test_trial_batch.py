@@ -153,7 +153,7 @@ def test_what_a_network_consists_of_is_listed_by_kind() -> None:
         (Network(parameters=("a.b",)), {"lr_factors": {"a.*": 2}}, {}),
         ("it raised", {}, {"model.name": "it raised"}),
         ("task: it raised", {}, {"task": "it raised"}),
-        ("data.name: contain NaN", {}, {"data.name": "contain NaN"}),
+        ("data.name: hold NaN", {}, {"data.name": "hold NaN"}),
         ("model.weights: damaged", {}, {"model.weights": "damaged"}),
     ],
 )
