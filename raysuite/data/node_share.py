@@ -107,7 +107,9 @@ def _locks() -> Path:
         root.mkdir(mode=0o700)
     found = root.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise DataError(f"{root} is not a folder of yours; have it removed")
+        raise DataError(
+            f"{root} is not your folder; ask its owner or an administrator to remove it"
+        )
     return root
 
 
@@ -116,8 +118,9 @@ def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
     memory = min(shutil.disk_usage(path.parent).free, int(LARGEST_SHARE * free_memory()))
     if size > memory:
         raise DataError(
-            f"the decoded images need {human_bytes(size)}; there are {human_bytes(memory)} of "
-            f"memory ({path.parent}; {LARGEST_SHARE:.0%} of what is free); choose another loader"
+            f"the decoded images need {human_bytes(size)}, but only {human_bytes(memory)} may be "
+            f"used (the free space of {path.parent}, or {LARGEST_SHARE:.0%} of the free memory if "
+            "less); choose another loader"
         )
     partial = _partial(path)
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process

@@ -206,7 +206,7 @@ def _compare_begin(model: nn.Module, before: Mapping[str, torch.Tensor], ranks: 
         if names:
             raise GateError(
                 f"{names[0]} of rank {rank} differs from the reference before the first step; "
-                "begin with the same weights"
+                "start both with the same weights"
             )
 
 

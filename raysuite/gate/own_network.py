@@ -54,7 +54,7 @@ _FLOOR = 1e-3
 two norms: of the tensor, and of the update of all tensors. Some gradients consist only of rounding
 errors, such as the gradient of a bias before BatchNorm."""
 _UPDATE = 1e-2
-"""How far the first step moves the weights, relative to their norm."""
+"""The change of the weights in the first step, relative to their norm."""
 _STEPS = 2
 _SAMPLES = 4
 """Largest micro-batch. With two samples, BatchNorm after a global pooling enlarges rounding
@@ -115,12 +115,14 @@ def compare(
             skipped = "its SyncBatchNorm would wait for other ranks in one process"
         elif not rate:
             skipped = (
-                "a pass through it fails, changes no weight, or takes more memory than is left"
+                "a pass through it fails, changes no weight, or needs more memory than is free"
             )
         elif expected_s > budget_s:
             skipped = f"it would take about {expected_s:.0f} s, more than {budget_s:.0f} s"
         elif needed > left:
-            skipped = f"it would take {human_bytes(needed)} of {human_bytes(left)}"
+            skipped = (
+                f"it would need {human_bytes(needed)} of memory, and {human_bytes(left)} are free"
+            )
         if skipped:
             return Found(skipped=skipped, seconds=time.perf_counter() - began)
         draws = _Draws()

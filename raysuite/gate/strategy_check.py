@@ -370,7 +370,9 @@ def _faults(compared: Sequence[Comparison | Gradients]) -> list[str]:
     if not all(each.ranks_equal for each in compared):
         faults.append("the ranks hold different weights: gradients are not synchronised")
     if any(math.isinf(each.error) for each in compared):
-        faults.append("weights, logits or losses are not finite, or are not the network's")
+        faults.append(
+            "weights, logits or losses are not finite, or do not have the network's names"
+        )
     return faults
 
 

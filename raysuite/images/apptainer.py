@@ -27,7 +27,8 @@ def engine() -> str:
     if found is None:
         raise MissingPartError(
             "apptainer is not on PATH; images need it: load your site's module, or install it as "
-            "its administrator's guide says (Ubuntu and EPEL have the package `apptainer`)"
+            "described in its administrator's guide (Ubuntu and EPEL have the package "
+            "`apptainer`)"
         )
     return found
 

@@ -131,7 +131,7 @@ def nvml() -> Any:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # no driver, no library: NVML has an exception for each
+    except Exception:  # no driver or no library: NVML raises a different exception for each cause
         return None
     return pynvml
 
@@ -142,7 +142,7 @@ def amdsmi() -> Any:
         import amdsmi as found
 
         found.amdsmi_init()
-    except Exception:  # importing it loads ROCm's library, which has an exception for each cause
+    except Exception:  # the import loads ROCm's library, which raises many kinds of errors
         return None
     return found
 
@@ -206,8 +206,8 @@ def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
         return f"there is no NVIDIA driver here; {needs}"
     if offered is None:
         return (
-            f"NVIDIA's driver {driver} is here and its libcuda.so.1 cannot be loaded; an image "
-            "has it with --nv (a site's gpus_per_node sets that)"
+            f"NVIDIA's driver {driver} is installed, but its libcuda.so.1 cannot be loaded; in an "
+            "image, it is visible only with --nv (a site's gpus_per_node sets that)"
         )
     if offered // 1000 >= int(built.partition(".")[0]):
         return ""

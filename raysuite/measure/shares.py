@@ -204,7 +204,7 @@ class Profiler:
 
     def events(self) -> list[Event]:
         """All recorded events, with times in ns since 1970."""
-        # torch's public list of events is a tree: to build it takes minutes for many events
+        # torch's public list of events is a tree, which takes minutes to build for many events
         results: Any = self._profile.profiler.kineto_results  # type: ignore[union-attr]
         events = []
         for event in results.events():

@@ -177,13 +177,13 @@ class NodeKeeper:
         deadline = time.monotonic() + self._wait_s
         while (fit := self._need.fit(left := Capacity.now())) < self._need.workers:
             if requested_stop(self._results) is not None:
-                raise StoppedError("stopped while nodes were waited for")
+                raise StoppedError("stopped while waiting for nodes")
             self._check_deadline()
             if time.monotonic() >= deadline:
                 raise NodesGoneError(
                     f"{self._need} need more than the {left.nodes} node(s) that are left: "
-                    f"{left.cpus:g} CPUs and {left.gpus:g} GPUs hold {fit}, and no node returned "
-                    f"within {self._wait_s:g} s"
+                    f"{left.cpus:g} CPUs and {left.gpus:g} GPUs are enough for {fit}, and no node "
+                    f"returned within {self._wait_s:g} s"
                 )
             time.sleep(_POLL_S)
         return True

@@ -116,8 +116,8 @@ def lacking_parts(spec: ExperimentSpec) -> list[Mistake]:
     found: dict[str, str] = {}
     if spec.model.weights is not None and not Path(spec.model.weights).is_file():
         found["model.weights"] = (
-            f"there is no file {spec.model.weights}; give one with a state_dict, on a path that "
-            "all nodes see"
+            f"there is no file {spec.model.weights}; give a file with a state_dict, at a path "
+            "that all nodes can read"
         )
     for key, target in spec.strategy.imports.items():
         found[key] = import_error(lazy.load, target)
@@ -125,14 +125,15 @@ def lacking_parts(spec: ExperimentSpec) -> list[Mistake]:
         found["data.transform"] = import_error(lazy.load, spec.data.transform)
     if spec.measure.profile == "nsight" and shutil.which("nsys") is None:
         found["measure.profile"] = (
-            "nsight needs NVIDIA's nsys on the path of this machine and of all workers, and it is "
-            "not there; install Nsight Systems, or set measure.profile to torch or off"
+            "nsight needs NVIDIA's nsys in the PATH of this machine and of all workers, but it "
+            "is not in the PATH here; install Nsight Systems, or set measure.profile to torch or "
+            "off"
         )
     compilers = (os.environ.get("CXX", "g++"), "clang++")
     if spec.training.compile != "off" and not any(map(shutil.which, compilers)):
         found["training.compile"] = (
             "torch.compile needs a C++ compiler on every node, and there is none here; on Debian "
-            "or Ubuntu: apt-get install g++; or set it to off"
+            "or Ubuntu: apt-get install g++; or set training.compile to off"
         )
     for key, name in (
         ("strategy", spec.strategy.part),

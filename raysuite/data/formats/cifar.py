@@ -267,7 +267,7 @@ def _encode(text: str, encoding: str) -> bytes:
 
 def _from_buffer(data: bytes, kind: _Kind, shape: tuple[int, ...], order: str) -> Array:
     if order != "C":
-        raise ValueError(f"an array in the order {order!r}")
+        raise ValueError(f"an array in the memory order {order!r}")
     return Array(kind.code, shape, bytes(data))
 
 

@@ -77,8 +77,8 @@ def shape(path: Path, dimensions: int) -> tuple[int, ...]:
     if length != (expected % 2**32 if path.suffix == ".gz" else expected):
         shown = " x ".join(map(str, sizes))
         raise DataError(
-            f"{path}: {told} {length} bytes, and its header, {shown}, asks for {expected}; "
-            "copy it again"
+            f"{path}: {told} {length} bytes, but its header ({shown}) requires {expected}; copy "
+            "it again"
         )
     return sizes
 
@@ -125,7 +125,9 @@ def unpack(path: Path, dimensions: int, target: Path) -> None:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be unpacked ({error}); copy it again") from error
     if left:
-        raise DataError(f"{path}: its unpacked size is not that of its header; copy it again")
+        raise DataError(
+            f"{path}: its unpacked size differs from the size in its header; copy it again"
+        )
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:

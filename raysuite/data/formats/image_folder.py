@@ -119,8 +119,8 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
     if images.wrong:
         told = some([f"{each.place}: {each.message}" for each in images.wrong], SHOWN)
         raise DataError(
-            f"{told}; {LAYOUT}; valid: files that end in {', '.join(IMAGE_SUFFIXES)}; if "
-            "classes may lack images, set data.bad_samples to skip"
+            f"{told}; {LAYOUT}; valid: files that end in {', '.join(IMAGE_SUFFIXES)}; to allow "
+            "classes without images, set data.bad_samples to skip"
         )
     return images
 
@@ -183,7 +183,7 @@ def _class_mistakes(
     for name in found.classes:
         images = found.splits[split].get(name)
         if images is None and (split == "train" or not val_may_lack):
-            yield name, f"no folder of this class, which {other} has"
+            yield name, f"no folder of this class, although {other} has one"
         elif split == "train" and images == [] and not train_may_lack:
             yield name, "the class has no images"
 
@@ -276,14 +276,14 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
         ) from error
     if len(lines) != len(images):
         raise DataError(
-            f"{file} has the classes of {len(lines)} images, and {len(images)} are there; make "
-            "them equal, or move the images into val/CLASS"
+            f"{file} has the classes of {len(lines)} images, but there are {len(images)} images; "
+            "make the numbers equal, or move the images into val/CLASS"
         )
     unknown = sorted({*lines} - {*classes})
     if unknown:
         raise DataError(
             f"{file}: validation images of {len(unknown)} classes that have no folder in "
-            f"{root / top}train: {', '.join(unknown[:5])}; add them, or take those images out"
+            f"{root / top}train: {', '.join(unknown[:5])}; add the folders, or remove these images"
         )
     return lines
 

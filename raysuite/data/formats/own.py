@@ -63,7 +63,7 @@ def count(data: DataOptions) -> Counts:
     names = class_names(data, splits["train"])
     if declared_classes(data, splits["val"]):
         of_val, where = class_names(data, splits["val"]), f"{data.name}(split='val')"
-        remedy = "number the classes of both splits alike"
+        remedy = "use the same class numbers in both splits"
         match_classes(names, "split='train'", of_val, where, remedy)
     return Counts(counts["train"], counts["val"], names)
 

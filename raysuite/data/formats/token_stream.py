@@ -158,7 +158,7 @@ def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
     Raises DataError if the index is damaged, is not Megatron-LM's, or does not match the file.
     """
     content = index.read_bytes()
-    remedy = "write both files again, or take the index away if the tokens are plain numbers"
+    remedy = "write both files again, or remove the index if the tokens are plain numbers"
     if len(content) < _HEADER.size or not content.startswith(_MAGIC):
         raise DataError(f"{index} is not a Megatron-LM index; {remedy}")
     _, version, kind, sequences, documents = _HEADER.unpack_from(content)

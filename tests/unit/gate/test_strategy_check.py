@@ -388,7 +388,7 @@ def test_of_errors_beyond_their_bound_the_worst_is_named() -> None:
     assert _faults([some, at]) == []
     assert _faults([some, beyond]) == [
         "the ranks hold different weights: gradients are not synchronised",
-        "weights, logits or losses are not finite, or are not the network's",
+        "weights, logits or losses are not finite, or do not have the network's names",
     ]
 
 

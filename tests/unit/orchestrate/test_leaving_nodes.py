@@ -117,7 +117,7 @@ def test_it_is_waited_for_so_long_and_no_longer(
     assert cluster.looks > 1
     message = (
         "4 workers with 1 CPU each need more than the 1 node(s) that are left: 2 CPUs and 0 GPUs "
-        "hold 2, and no node returned within 0.3 s"
+        "are enough for 2, and no node returned within 0.3 s"
     )
     assert str(raised.value) == message
 
