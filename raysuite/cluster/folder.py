@@ -164,8 +164,8 @@ def folder_of(name: str) -> ClusterFolder:
     """
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"a cluster cannot be called {name!r}; use up to 60 letters, digits, '.', '_' "
-            "and '-', a letter or a digit first"
+            f"a cluster cannot be called {name!r}; use up to 60 letters, digits, '.', '_' and "
+            "'-', beginning with a letter or a digit"
         )
     return ClusterFolder(clusters_home() / name)
 

@@ -602,7 +602,7 @@ def _nodes(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
     if fitting < least:
         per_node = {"CPUs": site.cpus_per_node, "GPUs": site.gpus_per_node, "MB": memory}
         asked = ", ".join(f"{value} {unit}" for unit, value in per_node.items() if value)
-        note = f"asked for {least} nodes{asked and f' with {asked}'}; {fitting} fit"
+        note = f"asked for {least} nodes{asked and f' with {asked}'}; {fitting} nodes are suitable"
         return wrong("nodes", note, f"the partition has {there}")
     return works("nodes", f"{fitting} of the partition's {there} fit")
 

@@ -172,8 +172,8 @@ def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
     ]
     if changed:
         raise DataError(
-            f"{target} was begun with other options or images ({'; '.join(changed)}); remove "
-            "it to begin anew, or give another folder"
+            f"{target} was begun with other options or images ({'; '.join(changed)}); remove it "
+            "to start again, or give another folder"
         )
 
 
@@ -261,8 +261,8 @@ def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written
             temporary.rename(target)
     except OSError as error:
         raise DataError(
-            f"{target} cannot be written ({error.strerror}); {how_to_write(error)} or give another "
-            "folder, and let no two conversions write into one folder at a time"
+            f"{target} cannot be written ({error.strerror}); {how_to_write(error)} or give "
+            "another folder, and do not run two conversions into one folder at the same time"
         ) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -177,7 +177,7 @@ def _simple(sample: Sample, channels: int, place: str) -> Header | None:
     """The header of a JPEG whose pixels are the same with all decoders; None for anything else.
 
     None also for a colour JPEG that is decoded to grey: Pillow computes grey from RGB, and
-    libjpeg-turbo takes the luma.
+    libjpeg-turbo uses the luma.
     """
     if not isinstance(sample, bytes) or not sample.startswith(JPEG):
         return None
