@@ -171,7 +171,7 @@ def _sole_command(folder: ClusterFolder) -> Iterator[None]:
 
 
 def wait(folder: ClusterFolder, tell: Callable[[Status], None] = lambda _: None) -> Status:
-    """Wait until all nodes have joined; call `tell` with the cluster's state twice per second.
+    """Wait until all nodes have joined; twice per second, call `tell` with the cluster's state.
 
     The site's start_timeout_seconds count from the start of the allocation, not from the job's
     submission. Raises NotStartedError if the nodes are late or the cluster has ended.

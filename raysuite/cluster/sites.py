@@ -101,7 +101,7 @@ def check_site(site: Site, python: str) -> Iterator[Finding]:
 def secrets_in(names: list[str]) -> tuple[str, str]:
     """A warning about variables that may contain secrets, and what to do."""
     return (
-        f"{', '.join(names)} seems to hold a secret; no argument list shows it, but every process "
+        f"{', '.join(names)} may contain a secret; no argument list shows it, but every process "
         "of the cluster inherits it",
         "chmod 600 the site's file, or put the secret into a file that your code reads",
     )

@@ -352,7 +352,7 @@ def ask(words: Sequence[str], text: str | None = None) -> str:
 
 
 _ROWS = ("--noheader", "--all", "--exact", "--noconvert", "--format=%P|%a|%l|%D|%c|%m|%G")
-"""Without --exact, one row can stand for differing nodes, and shows their minima (`48+`). Without
+"""Without --exact, one row can combine different nodes, and shows their minima (`48+`). Without
 --noconvert, 1,024 is printed as `1K`."""
 
 
@@ -542,7 +542,9 @@ def check_slurm(site: SlurmSite, folder: Path) -> Iterator[Finding]:
         version = ask(["sinfo", "--version"]).strip()
         groups = node_groups(site.clusters)
     except SlurmError as error:
-        yield wrong("controller", str(error), "ask the site whether SLURM is up: `scontrol ping`")
+        yield wrong(
+            "controller", str(error), "ask the site's support whether SLURM is up: `scontrol ping`"
+        )
         return
     yield works("SLURM", version)
     yield from _partitions(site, groups)

@@ -106,9 +106,9 @@ def plan_conversion(
     """Plan every shard; nothing is written.
 
     `shards` is the number of training shards; validation has shards of about the same size. If
-    `target` holds a conversion, it is resumed, and its shards are kept. Raises DataError if
-    `source` is not an image folder, if `target` holds files but no conversion, or if its conversion
-    has other options or images.
+    `target` contains a conversion, it is resumed, and its complete shards are not written again.
+    Raises DataError if `source` is not an image folder, if `target` contains files but no
+    conversion, or if its conversion has other options or images.
     """
     source, target = (path.expanduser().resolve() for path in (source, target))
     begun = _begun(target)

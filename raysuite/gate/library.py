@@ -126,7 +126,7 @@ class _Ranks:
 
 
 _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
-"""Attributes in which DistributedDataParallel, torch.compile and FSDP hold the whole model."""
+"""Attributes of DistributedDataParallel, torch.compile and FSDP that refer to the whole model."""
 
 
 def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:

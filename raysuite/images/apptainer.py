@@ -18,7 +18,7 @@ _PATIENCE_S = 60.0
 
 
 class EngineError(RaysuiteError):
-    """Apptainer ended with an error; the message holds the last lines that it printed."""
+    """Apptainer ended with an error; the message contains the last lines that it printed."""
 
 
 def engine() -> str:
@@ -41,8 +41,8 @@ def streamed(
     cwd: Path,
     environment: Mapping[str, str],
 ) -> None:
-    """Run a command in its own process group; write each line of output to `log` and pass it to
-    `say`.
+    """Run a command in its own process group; write each line of output to `log`, and call `say`
+    with it.
 
     Raises EngineError with the last lines if the command fails. An interruption ends the command's
     process group.

@@ -207,7 +207,7 @@ def commands(order: Order, work: Path) -> dict[str, list[str]]:
 
 
 def build(order: Order, say: Callable[[str], None]) -> Built:
-    """Build the image; each line of output is passed to `say` and written to a log.
+    """Build the image; `say` is called with each line of output, which is also written to a log.
 
     Raises UserError, or EngineError with the log's last lines.
     """

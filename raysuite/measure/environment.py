@@ -48,7 +48,7 @@ DRIVER_FILE = Path("/proc/driver/nvidia/version")
 IMAGE_FACTS = Path("/etc/raysuite-image.json")
 """File with the facts about an image that `raysuite image build` has built."""
 
-# Only these variables are read, because others may hold tokens and passwords.
+# Only these variables are read, because others may contain tokens and passwords.
 VARIABLES = (
     "OMP_NUM_THREADS",
     "OMP_PROC_BIND",
@@ -212,9 +212,10 @@ def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
     if offered // 1000 >= int(built.partition(".")[0]):
         return ""
     return (
-        f"NVIDIA's driver {driver} supports CUDA {offered // 1000}.{offered % 1000 // 10} at most, "
-        f"and {needs}: ask for a newer driver, build an image with `--variant cuda12`, or on "
-        "data-centre GPUs put the folder of the package cuda-compat first in LD_LIBRARY_PATH"
+        f"NVIDIA's driver {driver} supports CUDA {offered // 1000}.{offered % 1000 // 10} at "
+        f"most, and {needs}: have a newer driver installed, build an image with `--variant "
+        "cuda12`, or on data-centre GPUs put the folder of the package cuda-compat first in "
+        "LD_LIBRARY_PATH"
     )
 
 

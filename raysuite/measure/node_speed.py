@@ -46,8 +46,8 @@ def _mean_s(work: Callable[[], object], device: torch.device) -> float:
 
 
 def _read_s(folder: Path) -> float:
-    """Seconds to read a new file, the best of three times. Before each time, the kernel is asked to
-    drop the file's pages from its cache."""
+    """Seconds to read a new file, the best of three times. Before each time, posix_fadvise advises
+    the kernel to drop the file's pages from its cache."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".raysuite-read-") as file:
         file.write(os.urandom(_FILE_BYTES))
         file.flush()

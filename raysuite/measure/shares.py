@@ -193,7 +193,7 @@ class Profiler:
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        # no shapes and stacks: recording them takes more time than the operators
+        # Shapes and stacks are not recorded: this would take more time than the operators.
         self._profile = profile(activities=activities)
 
     @contextmanager

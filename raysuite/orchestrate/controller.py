@@ -138,8 +138,8 @@ class DeadlineError(RunError):
 
 
 class NodeKeeper:
-    """Waits until the cluster can hold the workers, and ends them at `deadline`, in seconds since
-    1970.
+    """Waits until the cluster has the resources for the workers, and ends them at `deadline`, in
+    seconds since 1970.
 
     Ray Train itself would request the workers' resources ten times, for a minute each, and then
     fail.
@@ -168,8 +168,9 @@ class NodeKeeper:
         self._deadline = deadline
 
     def wait(self) -> bool:
-        """Wait until the cluster can hold the workers. Return False if all runs have ended: new
-        workers would find nothing to do. Raises NodesGoneError, StoppedError, DeadlineError.
+        """Wait until the cluster has the resources for the workers. Return False if all runs have
+        ended: new workers would find nothing to do. Raises NodesGoneError, StoppedError,
+        DeadlineError.
         """
         results = Results(self._results)
         if not any(is_left(results.end_of(each)) for each in self._run_ids):

@@ -251,7 +251,7 @@ def measure(
 ) -> Iterator[Fact]:
     """Time every candidate once per round.
 
-    `begun(name, repeat)` is called before each timing. The processes' output goes to the file
+    `begun(name, repeat)` is called before each timing. The processes' output is written to the file
     `messages`. A candidate that fails is left out of later rounds.
     """
     tried = {each.name: each for each in plan.candidates if not each.excuse}

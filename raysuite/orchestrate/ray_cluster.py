@@ -111,8 +111,8 @@ def own_loopback(folder: Path) -> Iterator[None]:
     """Make processes of a Ray that starts within the context listen on loopback only.
 
     If the library for this cannot be built, for example without a C compiler, torch's TCPStore and
-    Horovod's rendezvous listen on every interface. An interface that the user names for Gloo or
-    NCCL is kept.
+    Horovod's rendezvous listen on every interface. An interface that the user has set for Gloo or
+    NCCL is not changed.
     """
     ours = LOOPBACK_ONLY | {name: "lo" for name in INTERFACES if name not in os.environ}
     try:
@@ -276,7 +276,7 @@ def _start(folder: Path, agent_port: int) -> None:
 
 
 def _initialize(**options: Any) -> None:
-    """Start Ray, or join it, but keep this process's signal handlers.
+    """Start Ray, or join it, without changing this process's signal handlers.
 
     Ray's processes inherit a mask that blocks SIGTERM and SIGHUP. `timeout`, a closing terminal and
     `scancel` send these signals to every process of the group or of the job step. Only the driver

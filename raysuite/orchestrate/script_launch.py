@@ -271,8 +271,8 @@ def _wait(
 
 
 class Stall:
-    """Detects that the ranks of a run take no more steps: a number that grows at each step, such as
-    the size of their files, has stopped growing."""
+    """Detects that the ranks of a run take no more steps: a number that should grow at each step,
+    such as the size of their files, no longer grows."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s

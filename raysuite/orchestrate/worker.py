@@ -117,8 +117,8 @@ def run_group(config: dict[str, Any], report: Report | None = None) -> None:
 def serve(config: dict[str, Any]) -> None:
     """Execute jobs in order, each by `run_group`, until there are no more.
 
-    `config["mailbox"]` is the address of the trial's Mailbox. The Mailbox holds each job (a config
-    for `run_group`) under `job/NUMBER`, and null under the number after the last job;
+    `config["mailbox"]` is the address of the trial's Mailbox. The Mailbox contains each job (a
+    config for `run_group`) under `job/NUMBER`, and null under the number after the last job;
     `config["first"]` is the number of the first job for these workers. Rank 0 puts each epoch under
     `report/NUMBER/0`, `report/NUMBER/1` and so on, and null after the job's end.
     """

@@ -123,7 +123,7 @@ class Task(ABC):
     def count(self, tally: Tensor, output: Any, targets: Any) -> None:  # noqa: B027
         """Add a batch's counts to `tally`, in place."""
 
-    def check(self, output: Any, targets: Any) -> None:  # noqa: B027 - a loss may take anything
+    def check(self, output: Any, targets: Any) -> None:  # noqa: B027 - a loss may accept any output
         """Raise UserError if the loss cannot be computed from this output."""
 
     @classmethod
@@ -188,7 +188,7 @@ def within(targets: Tensor, least: int, most: float, ignored: int | None = None)
         targets = targets[targets != ignored]
     beyond = targets[(targets < least) | (targets > most)]
     if len(beyond):
-        raise UserError(f"data.name: its targets hold {beyond[0].item()}; expected {wanted}")
+        raise UserError(f"data.name: its targets contain {beyond[0].item()}; expected {wanted}")
 
 
 def samples_in(value: Any) -> int:

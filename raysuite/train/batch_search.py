@@ -122,7 +122,8 @@ def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
         stage="alone",
         micro_batch=size,
         fits=False,
-        message=f"not tried: it would take about {human_bytes(wanted)} of {human_bytes(limit)}",
+        message=f"not tried: it would need about {human_bytes(wanted)}, more than "
+        f"{human_bytes(limit)}",
     )
 
 

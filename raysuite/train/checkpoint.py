@@ -151,7 +151,8 @@ def _damage(folder: Path) -> str:
 
 
 def places(folder: Path) -> tuple[Path, Path]:
-    """The folders that may hold the checkpoint of `folder`: the new one and the previous one."""
+    """The folders in which the checkpoint of `folder` may be: the new folder and the previous
+    folder."""
     return folder, _older(folder)
 
 

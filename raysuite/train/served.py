@@ -68,8 +68,8 @@ def served(plan: RunPlan, weights: Path) -> nn.Module:
 def network_of(plan: RunPlan, weights: Path) -> nn.Module:
     """The network of a run with the state stored in `weights`, on the CPU, for inference.
 
-    Raises UserError if the file is damaged, or does not hold a state of this network, for example
-    because the user's own model has changed.
+    Raises UserError if the file is damaged, or does not contain a state of this network, for
+    example because the user's own model has changed.
     """
     network = models.build(plan.spec.model, plan.dataset)
     try:
@@ -89,8 +89,8 @@ def network_of(plan: RunPlan, weights: Path) -> nn.Module:
 
 
 def example(plan: RunPlan) -> NDArray[Any]:
-    """Two synthetic images of the size and channels that the network takes, equal in all calls; for
-    other tasks, two inputs of the validation set.
+    """Two synthetic images of the network's image size and number of channels, equal in all calls;
+    for other tasks, two inputs of the validation set.
 
     Raises UserError if the inputs are several tensors.
     """

@@ -243,8 +243,8 @@ def examine(
     trained = {name: each for name, each in named.items() if each.requires_grad}
     if not trained:
         raise UserError(
-            "all of its parameters are frozen: nothing would be trained; keep requires_grad True "
-            "for some"
+            "all of its parameters are frozen: nothing would be trained; leave requires_grad "
+            "True for some parameters"
         )
     odd = [n for n, each in named.items() if each.is_floating_point() and each.dtype != torch.float]
     if odd:

@@ -42,7 +42,7 @@ class Counts:
 def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
     """The error that lists missing files, with their folder, their origin, and what to do.
 
-    `missing` holds paths below the set's folder; if empty, the folder itself is missing.
+    `missing`: paths below the set's folder; if empty, the folder itself is missing.
     """
     root = root_of(data)
     what = f"{some(missing, SHOWN)} missing in {root}" if missing else f"no folder {root}"

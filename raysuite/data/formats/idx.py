@@ -23,7 +23,7 @@ from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import IDX_FILES, SPLITS, DatasetFacts, Format
 
 _FOLDERS = (".", "raw", "MNIST/raw")
-"""Folders below the set's folder that may hold the files: torchvision uses MNIST/raw."""
+"""Folders below the set's folder in which the files may be: torchvision uses MNIST/raw."""
 _BYTES = 0x08
 """The type code of unsigned bytes."""
 CLASSES = tuple(str(digit) for digit in range(10))
@@ -51,7 +51,7 @@ def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
     (labelled,) = shape(labels, 1)
     if many != labelled:
         raise DataError(
-            f"{images} holds {many} images, and {labels} holds {labelled} labels; copy both again"
+            f"{images} has {many} images, but {labels} has {labelled} labels; copy both again"
         )
     if not many or not rows or not columns:
         raise DataError(f"{images}: {many} images of {rows} x {columns} pixels; copy it again")

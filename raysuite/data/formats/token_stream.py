@@ -1,6 +1,6 @@
 """Text and tokens: sequences of equal length, cut from one stream of tokens for each split.
 
-In text, a token is a byte. Files of tokens hold 16-bit whole numbers, little-endian, or 32-bit
+In text, a token is a byte. Files of tokens contain 16-bit whole numbers, little-endian, or 32-bit
 numbers if the vocabulary has more than 65,536 tokens. X.bin may have an X.idx, the index of
 Megatron-LM's `preprocess_data.py` (megatron/core/datasets/indexed_dataset.py), which gives the
 dtype and the position of each sequence. The stream consists of these sequences in order. As in

@@ -120,7 +120,7 @@ def _as_given(tensor: Tensor, like: Any) -> Any:
     """Convert a tensor from `_tensor` to the kind of `like`: a tensor, an array or a number."""
     if isinstance(like, Tensor):
         return tensor
-    if isinstance(like, np.generic):  # keeps its dtype in a batch, and a Python number does not
+    if isinstance(like, np.generic):  # keeps its dtype in a batch, unlike a number
         return tensor.numpy()[()]
     return tensor.numpy() if isinstance(like, np.ndarray) else tensor.item()
 

@@ -177,7 +177,8 @@ class OptunaAlgorithm:
         return TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
 
     def _suggested(self, trial: optuna.Trial) -> Values:
-        """Values of all keys whose conditions hold; the other keys are not suggested."""
+        """Values of all keys whose conditions are met; no values are suggested for the other
+        keys."""
         values: Values = {}
         for key, dimension in ordered(self._search.space):
             if holds(dimension.when, values):

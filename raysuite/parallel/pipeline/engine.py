@@ -508,7 +508,7 @@ class PipelineEngine(TorchEngine):
 
     @property
     def versions(self) -> int:
-        """Largest number of weight versions that were held at the same time."""
+        """Largest number of weight versions in memory at the same time."""
         return 1
 
     def average_gradients(self) -> None:

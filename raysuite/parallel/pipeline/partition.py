@@ -96,8 +96,8 @@ def stage_cost(
 
     time: seconds per micro-batch, divided by the number of workers of the stage. parameters: bytes
     of the weights. memory: bytes of all versions of the weights, of gradient and momentum, and of
-    the activations of all micro-batches in flight. A stage that recomputes activations
-    holds those of one micro-batch, and the stage's inputs for all micro-batches in flight.
+    the activations of all micro-batches in flight. For a stage that recomputes activations, these
+    are the activations of one micro-batch, and the stage's inputs for all micro-batches in flight.
     """
 
     def sums(values: Sequence[float]) -> list[float]:

@@ -233,7 +233,7 @@ MASKS, TAGS = torch.full((2, 3, 3), 6), torch.tensor([[0.0, 0.5], [1.0, 1.0]])
         (Classification, torch.zeros(2, 7).long(), torch.zeros(2), "torch.int64"),
         (Segmentation, torch.zeros(2, 7, 3, 3), MASKS, ""),
         (Segmentation, torch.zeros(2, 7, 3, 3), torch.full_like(MASKS, 255), ""),
-        (Segmentation, torch.zeros(2, 6, 3, 3), MASKS, "targets hold 6"),
+        (Segmentation, torch.zeros(2, 6, 3, 3), MASKS, "targets contain 6"),
         (Segmentation, [torch.zeros(2, 7, 3, 3)], MASKS, "a list"),
         (Segmentation, torch.zeros(2, 7, 3), MASKS, "shape"),
         (Segmentation, torch.zeros(1, 7, 3, 3), MASKS, "shape"),
