@@ -635,5 +635,7 @@ def _trial(site: SlurmSite, folder: Path) -> Finding:
     try:
         said = ask(["sbatch", "--test-only"], text=text).strip().splitlines()
     except SlurmError as error:
-        return wrong("the script", str(error), "SLURM refuses it: change the option that it names")
+        return wrong(
+            "the script", str(error), "SLURM rejects the script: change the option in its message"
+        )
     return works("the script", said[-1].removeprefix("sbatch: ") if said else "SLURM takes it")

@@ -148,7 +148,7 @@ def examine_network(
     only reported.
     """
     options = plan.spec.strategy
-    if options.own_network:  # its networks are not torch modules
+    if options.own_network:  # the network that it trains is not a torch module
         return _rebuilt(plan, world, strategy, verdict)
     exact = options.lossless() if strategy.lossy else options
     if exact is None:

@@ -91,8 +91,8 @@ class Classification(Task):
                 "only this output"
             )
         if output.shape != (count, classes):
-            hint = "its last layer must have as many outputs as the data set has classes: take "
-            hint += "num_classes as an argument, or set model.options"
+            hint = "its last layer must have as many outputs as the data set has classes: add "
+            hint += "an argument num_classes to the model, or set model.options"
             if output.dim() != 2 or output.shape[0] != count:
                 hint = "keep the first dimension for the images, and flatten the others"
             raise UserError(f"its output has the shape {list(output.shape)}; {wanted}; {hint}")

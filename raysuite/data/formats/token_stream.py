@@ -196,7 +196,7 @@ def count(data: DataOptions) -> Counts:
     tokens = {split: len(_stream(data, split)) for split in SPLITS}
     short = [f"{split} has {n}" for split, n in tokens.items() if n < 2]
     if short:
-        raise DataError(f"{data.name}: {' and '.join(short)} tokens; both splits need two or more")
+        raise DataError(f"{data.name}: {' and '.join(short)} tokens; each split needs two or more")
     train, val = (_samples(tokens[split], data.sequence) for split in SPLITS)
     return Counts(train, val, classes=(), vocabulary=data.classes or BYTES)
 

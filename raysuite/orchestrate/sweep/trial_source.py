@@ -98,8 +98,8 @@ class TrialSource(Searcher):
         self._seen = Datasets()
         self._plans = planned(results)
         decided = results.decided() if draws_replacements(search) else None
-        # a random search counts infeasible draws, so they are read; a grid tries infeasible values
-        # again
+        # for a random search, infeasible draws count, so they are read; a grid tries infeasible
+        # values again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
