@@ -59,7 +59,8 @@ class NodeShare:
                 raise
         finally:
             os.close(making)
-        # called by `close`, when the interpreter ends, or when this object is garbage-collected
+        # `_leave` is called by `close`, when the interpreter ends, or when this object is
+        # garbage-collected
         self._leave = weakref.finalize(self, _leave, locks, key, users)
 
     def close(self) -> None:
@@ -74,7 +75,7 @@ def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -
     `folder`: the folder of the file with the result (default: in the node's memory); several nodes
     may use one folder. If its file system has no locks, every process calls `find`.
     """
-    asked = time.monotonic()  # one clock for all processes of a node
+    asked = time.monotonic()  # all processes of a node share this clock
     file = _locks() / name if folder is None else folder / f".{socket.gethostname()}-{name}"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -322,7 +322,7 @@ class Recorder:
 
     def end(self, error: BaseException | None, peer_lost: bool = False) -> None:
         """Record the end of the script: its exception, and whether another rank was lost."""
-        if os.getpid() != self._pid:  # a process that the script forked
+        if os.getpid() != self._pid:  # the script forked this process
             return
         described = _described(error)
         if len(self._events) > 1 and not described:

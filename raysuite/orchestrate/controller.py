@@ -80,7 +80,7 @@ class FailureRecorder:
         if storage_error:
             raise StorageError(_first(storage_error)[0])
         own = {rank: error for rank, error in raised.items() if not error.peer_lost}
-        if own and len(raised) == len(worker_exceptions):  # otherwise a process also died
+        if own and len(raised) == len(worker_exceptions):  # no process died
             record_failure(plan, self._results, "error", *_first(own))
             return
         dead = {r: e for r, e in worker_exceptions.items() if r not in raised}

@@ -331,7 +331,7 @@ class FitEngine(TensorFlowEngine):
     def _run_fit(self, rules: Rules, example: tuple[Any, ...]) -> None:
         tf, keras = _tensorflow()
         train, losses, workers = self._train, self._losses, self.world.size
-        batches = self._batches  # not via self, which TensorFlow's graphs would keep alive
+        batches = self._batches  # a local variable: TensorFlow's graphs would keep `self` alive
 
         class Fitted(keras.Model):  # type: ignore[name-defined]
             def train_step(self, data: Any) -> dict[str, Any]:

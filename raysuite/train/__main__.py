@@ -108,7 +108,7 @@ def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results
         return Results(Path(store.get("folder").decode()))
     results = Results.create(parent)
     write_whole(results.folder / "spec.yaml", document.text.encode())
-    results.write_plans([])  # before the batch search, which can end this process
+    results.write_plans([])  # written before the batch search, which can end this process
     results.add_command(shlex.join(["python", "-m", "raysuite.train", *arguments]))
     print(f"results: {results.folder}", flush=True)
     if store is not None:

@@ -151,8 +151,7 @@ def _damage(folder: Path) -> str:
 
 
 def places(folder: Path) -> tuple[Path, Path]:
-    """The folders in which the checkpoint of `folder` may be: the new folder and the previous
-    folder."""
+    """The folders that may hold the checkpoint of `folder`: the new one and the previous one."""
     return folder, _older(folder)
 
 
@@ -178,7 +177,7 @@ def keep_checkpoint(folder: Path, save: Callable[[Path], None], world: World, co
         partial.rename(folder)
         flush_names(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
-    comm.all_reduce(torch.zeros(1), "max")  # before any rank writes the next checkpoint
+    comm.all_reduce(torch.zeros(1), "max")  # no rank may write the next checkpoint earlier
 
 
 def write_sizes(folder: Path) -> None:

@@ -146,7 +146,7 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
 
 
 def _uncut(plan: RunPlan, staged: PipelineOptions) -> dict[str, str]:
-    """The reason why this plan's network cannot be divided into stages, by key; empty if it can."""
+    """Key -> the reason why this plan's network cannot be divided into stages; empty if it can."""
     from raysuite.parallel.pipeline.blocks import blocks_of
     from raysuite.parallel.pipeline.partition import stage_sizes
 
@@ -160,9 +160,8 @@ def _uncut(plan: RunPlan, staged: PipelineOptions) -> dict[str, str]:
 
 
 def _untrained(plan: RunPlan) -> dict[str, str]:
-    """The reason why one process on a CPU cannot take a step with the plan's strategy, by key;
-    empty if it can. The step is tried only for strategies that change the inputs or weights of
-    layers."""
+    """Key -> the reason why one process on a CPU cannot take a step with the plan's strategy; empty
+    if it can. The step is tried only for strategies that change the inputs or weights of layers."""
     tried = plan.spec.strategy.alone()
     if plan.device != "cpu" or tried is None:
         return {}

@@ -96,7 +96,7 @@ def _files(data: DataOptions, split: str) -> list[Path]:
 
 def _below(folder: Path, suffix: str, parents: tuple[Path, ...]) -> Iterator[Path]:
     real = folder.resolve()
-    if not folder.is_dir() or real in parents:  # a link to a folder that contains it
+    if not folder.is_dir() or real in parents:  # `folder` is a link to a folder that contains it
         return
     for path in folder.iterdir():
         if path.name.startswith("."):

@@ -344,7 +344,7 @@ class PipelineEngine(TorchEngine):
                 if operation.stage == self.last:
                     result, _ = self.loss(made.batch, result)
         for buffer, before in buffers:
-            # by .data, because autograd refuses saved tensors that were changed in place
+            # set by .data, because autograd refuses saved tensors that were changed in place
             buffer.data.copy_(before)
         return result
 
