@@ -197,7 +197,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
     """
     if address == "auto":
         raise UserError(
-            "address 'auto' joins any Ray cluster on this machine, maybe another user's; give a "
+            "address 'auto' joins any Ray cluster that it finds, maybe another user's; give a "
             "cluster's address, such as 10.0.0.1:6379, or give none to start a new cluster"
         )
     settings = {**RUN_SETTINGS, **_NO_OTHER, **(_token() if address else {})}
