@@ -37,7 +37,7 @@ def load(target: str) -> Any:
             f"{target!r} cannot be imported: {module_name} ends the process (sys.exit) while it is "
             "imported; put what it runs below `if __name__ == '__main__':`"
         ) from error
-    except Exception as error:  # the user's module may raise anything while it is imported
+    except Exception as error:  # the import of the user's module may raise any exception
         raise UserError(
             f"{target!r} cannot be imported: {module_name} raised {type(error).__name__}: {error}"
         ) from error

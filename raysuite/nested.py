@@ -31,7 +31,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def rebuilt(like: Any, parts: Iterator[Any]) -> Any:
-    """Copy the structure of `like`, and take each leaf of the copy from `parts`, in order."""
+    """Copy the structure of `like`, with the items of `parts` as its leaves, in order."""
     if isinstance(like, Mapping):
         return {key: rebuilt(each, parts) for key, each in like.items()}
     if isinstance(like, tuple | list):

@@ -128,8 +128,8 @@ def start(
             check_here(status)
             if status.lives:
                 raise UserError(
-                    f"a cluster called {cluster.name!r} already exists ({status.state}); take "
-                    f"it down with `raysuite cluster down {cluster.name}`, or name another with "
+                    f"a cluster called {cluster.name!r} already exists ({status.state}); take it "
+                    f"down with `raysuite cluster down {cluster.name}`, or give another name with "
                     "--name"
                 )
             for line in clear_local(folder, status.cluster, tell):
@@ -162,16 +162,16 @@ def _sole_command(folder: ClusterFolder) -> Iterator[None]:
         lock = FileLock(folder.lock, mode=0o600).acquire(_TURN_S)
     except (Timeout, OSError) as error:
         raise UserError(
-            f"the cluster {folder.name!r} is not free: {error}; wait until another `raysuite "
-            f"cluster up` or `down` has ended, which holds {folder.lock}, or name a folder whose "
-            "file system has locks by RAYSUITE_HOME"
+            f"the cluster {folder.name!r} is locked: {error}; wait until the `raysuite cluster "
+            f"up` or `down` that holds {folder.lock} has ended, or set RAYSUITE_HOME to a folder "
+            "on a file system that has locks"
         ) from error
     with lock:
         yield
 
 
 def wait(folder: ClusterFolder, tell: Callable[[Status], None] = lambda _: None) -> Status:
-    """Wait until all nodes have joined; call `tell` with the cluster's state twice per second.
+    """Wait until all nodes have joined; twice per second, call `tell` with the cluster's state.
 
     The site's start_timeout_seconds count from the start of the allocation, not from the job's
     submission. Raises NotStartedError if the nodes are late or the cluster has ended.
@@ -354,9 +354,9 @@ def check_here(status: Status) -> None:
     cluster = status.cluster
     if cluster.is_process and status.state == "unknown":
         raise UserError(
-            f"the cluster {cluster.name!r} runs on {cluster.host}; go there, or start one of "
-            "another name here; if that host no longer exists, remove the cluster's record by "
-            f"`rm {folder_of(cluster.name).path}/cluster.json`"
+            f"the cluster {cluster.name!r} runs on {cluster.host}; log in there, or start a "
+            "cluster with another name here; if that host no longer exists, remove the cluster's "
+            f"record by `rm {folder_of(cluster.name).path}/cluster.json`"
         )
 
 

@@ -34,7 +34,8 @@ class ClusterFolder:
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.name
         self.lock = path.with_name(f".{path.name}.lock")
-        """The file that a command locks to start or end the cluster; `down --remove` keeps it."""
+        """The file that a command locks to start or end the cluster; `down --remove` does not
+        remove it."""
         self.token_file = path / "token"
         self.mlflow_file = path / "mlflow.json"
         self.mlflow = path / "mlflow"
@@ -153,7 +154,7 @@ def home() -> Path:
 
 
 def clusters_home() -> Path:
-    """The folder that holds all of the user's clusters."""
+    """The folder with the folders of all of the user's clusters."""
     return home() / "clusters"
 
 
@@ -164,8 +165,8 @@ def folder_of(name: str) -> ClusterFolder:
     """
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"a cluster cannot be called {name!r}; use up to 60 letters, digits, '.', '_' "
-            "and '-', a letter or a digit first"
+            f"a cluster cannot be called {name!r}; use up to 60 letters, digits, '.', '_' and "
+            "'-', beginning with a letter or a digit"
         )
     return ClusterFolder(clusters_home() / name)
 
@@ -195,7 +196,7 @@ def prepare(cluster: Cluster, resume: bool = False) -> ClusterFolder:
     """Make the folder of a cluster that is about to start, with a new token and MLflow password.
 
     Files of an earlier cluster of that name are removed, except its MLflow database and its logs.
-    With `resume` its suites are kept too, and the head resumes them.
+    With `resume` the registered suites are not removed either, and the head resumes them.
     """
     folder = folder_of(cluster.name)
     private.make_folder(folder.path)

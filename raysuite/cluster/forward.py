@@ -232,7 +232,7 @@ def _near(connection: Connection, head: Head) -> Head:
         try:
             connection.forward({port: urlsplit(ends[name]).netloc for name, port in near.items()})
             break
-        except UserError:  # another process may have taken a port
+        except UserError:  # another process may be using a port
             if not left:
                 raise
     urls = {name: f"http://127.0.0.1:{port}" for name, port in near.items()}

@@ -38,7 +38,7 @@ _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(:\d+)?(\s.*)?")
 
 
 def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str]) -> dict[str, int]:
-    """Each host, in the list's order -> the index of its first occurrence in the list.
+    """Host -> the index of its first occurrence in the list, in the list's order.
 
     `given` is a file, or names separated by commas. Raises UserError if there is no list, or if an
     entry does not begin with a host's name.
@@ -188,7 +188,9 @@ def check_hosts(site: HostsSite) -> Iterator[Finding]:
     """Check the launcher, the host list, and the first hosts' access to the clusters' folder."""
     program = site.launcher_words[0]
     if shutil.which(program) is None:
-        yield wrong("launcher", f"{program} is not on PATH", "load its module, or name another")
+        yield wrong(
+            "launcher", f"{program} is not on PATH", "load its module, or give another launcher"
+        )
         return
     yield works("launcher", program)
     try:
@@ -217,7 +219,7 @@ def check_hosts(site: HostsSite) -> Iterator[Finding]:
         except subprocess.TimeoutExpired:
             note = f"no answer within {_PATIENCE_S:.0f} s"
         if note:
-            fix = f"{program} must reach it, and {home()} exist there: set RAYSUITE_HOME"
+            fix = f"{program} must reach this host; if it cannot write {home()}, set RAYSUITE_HOME"
             yield wrong(name, note, fix)
         else:
             yield works(name, f"sees {home()}")

@@ -14,8 +14,8 @@ def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tupl
     """The command line for `command` on a node, in the site's image or by the site's `launch` line.
 
     `folders` must be visible inside the image. The arguments are not quoted for a shell: a caller
-    that writes them into a script quotes them. Raises UserError for a value that the engine would
-    interpret.
+    that writes them into a script quotes them. Raises UserError for a path that the engine would
+    not take literally, such as a bind with a comma.
     """
     if site.image is None and not site.launch:
         return tuple(command)

@@ -49,7 +49,7 @@ class LocalBackend:
         return cluster.model_copy(update=found)
 
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
-        """The state of each cluster's job, in order; one query asks for all states."""
+        """The state of each cluster's job, in order; one query returns all states."""
         return [self._state(cluster) for cluster in clusters]
 
     def _state(self, cluster: Cluster) -> JobState:
@@ -80,7 +80,7 @@ def this_host() -> str:
 
 
 def _is_here(cluster: Cluster) -> bool:
-    return cluster.host in ("", this_host())  # empty until the agent has started
+    return cluster.host in ("", this_host())  # `host` is empty until the agent has started
 
 
 def _agent(cluster: Cluster) -> psutil.Process | None:

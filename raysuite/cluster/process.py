@@ -1,4 +1,4 @@
-"""Find a process by the id and the birth that a file holds; end processes and their children."""
+"""Find a process by its id and birth, as stored in a file; end processes and their children."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def with_variable(name: str, value: str) -> list[psutil.Process]:
 
 
 def _of_this_user() -> Iterator[psutil.Process]:
-    psutil.process_iter.cache_clear()  # the cache holds ended processes, whose ids may be reused
+    psutil.process_iter.cache_clear()  # the cache contains ended processes, whose ids may be reused
     for process in psutil.process_iter(["uids"]):
         if process.info["uids"] and process.info["uids"].real == os.getuid():
             yield process

@@ -48,7 +48,9 @@ def _leave_out(what: str, error: BaseException) -> None:
     import ray
 
     _differing.add(what)
-    log.warning("%s: not with Ray %s, which differs (%s)", what, ray.__version__, error)
+    log.warning(
+        "%s: this shortcut is off, because Ray %s differs (%s)", what, ray.__version__, error
+    )
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def site_file(name_or_path: str | os.PathLike[str]) -> Path:
     if given not in files:
         raise UserError(
             f"no site is called {given!r}; {suggest(given, files)}. `raysuite cluster site new "
-            "NAME` describes another, and a path such as ./mysite.yaml is valid too"
+            "NAME` writes the file of a new site, and a path such as ./mysite.yaml is valid too"
         )
     return files[given]
 
@@ -101,7 +101,7 @@ def check_site(site: Site, python: str) -> Iterator[Finding]:
 def secrets_in(names: list[str]) -> tuple[str, str]:
     """A warning about variables that may contain secrets, and what to do."""
     return (
-        f"{', '.join(names)} seems to hold a secret; no argument list shows it, but every process "
+        f"{', '.join(names)} may contain a secret; no argument list shows it, but every process "
         "of the cluster inherits it",
         "chmod 600 the site's file, or put the secret into a file that your code reads",
     )
@@ -136,13 +136,16 @@ def file_system(path: Path) -> str:
 def _scratch(site: Site) -> Finding:
     folder = site.scratch
     if "$" in folder:
-        return unsure("scratch", f"{folder} is expanded on each node, which must have it")
+        return unsure(
+            "scratch",
+            f"{folder} is expanded on each node, and the resulting folder must exist there",
+        )
     if len(folder) > LONGEST_SCRATCH:
         return wrong(
             "scratch",
-            f"{folder} has {len(folder)} characters; Ray's sockets are below it, and their paths "
-            "have 107 at most",
-            f"choose one of at most {LONGEST_SCRATCH}, such as /tmp",
+            f"{folder} has {len(folder)} characters; Ray's sockets are in this folder, and their "
+            "paths can have at most 107",
+            f"choose a path of at most {LONGEST_SCRATCH} characters, such as /tmp",
         )
     return _exists("scratch", folder, site, writable=True)
 
@@ -179,7 +182,7 @@ def _image(file: Path) -> Finding:
         return unsure(
             "image",
             f"{file} is for {built_for}; this node is {platform.machine()}",
-            "the compute nodes must be of the image's kind",
+            "the compute nodes must have the image's architecture",
         )
     return works("image", f"{file}, {built_for}")
 
@@ -192,18 +195,18 @@ def _engine(site: Site) -> Finding:
             there = option in ask(["srun", "--help"])
         except SlurmError:  # a missing or failing srun is reported by its own check
             there = False
-        note = f"srun has {option}" if there else f"`srun --help` does not name {option}"
+        note = f"srun has {option}" if there else f"`srun --help` does not list {option}"
         return works(site.engine, note) if there else wrong(site.engine, note, "ask the site")
     name = launched(site, (), ())[0]
     if found := shutil.which(name):
         return works(name, found)
-    fix = "load its module by the site's `modules`, or ask the site for it"
+    fix = "load its module by the site's `modules`, or ask the site's support for it"
     return _lacking(name, "is not on PATH", site, fix)
 
 
 def _python(python: str) -> Finding:
     code = "import raysuite; print(raysuite.__version__)"
-    fix = "make it with `make setup` on a shared file system, and name it by `python`"
+    fix = "call `make setup` on a shared file system, and set `python` to its .venv/bin/python"
     try:
         done = subprocess.run(
             [python, "-c", code], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False

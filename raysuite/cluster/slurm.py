@@ -352,7 +352,7 @@ def ask(words: Sequence[str], text: str | None = None) -> str:
 
 
 _ROWS = ("--noheader", "--all", "--exact", "--noconvert", "--format=%P|%a|%l|%D|%c|%m|%G")
-"""Without --exact, one row can stand for differing nodes, and shows their minima (`48+`). Without
+"""Without --exact, one row can combine different nodes, and shows their minima (`48+`). Without
 --noconvert, 1,024 is printed as `1K`."""
 
 
@@ -437,7 +437,7 @@ class SlurmBackend:
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
         found: dict[str, dict[str, JobState]] = {}
         for where in dict.fromkeys(each.slurm_cluster for each in clusters if each.job):
-            # a job that squeue does not list is gone: it is listed for some minutes after its end
+            # squeue lists a job for some minutes after its end, so a job that is not listed is gone
             mine = [each.job for each in clusters if each.job and each.slurm_cluster == where]
             jobs = dict.fromkeys(mine, JobState("gone"))
             words = ["squeue", *_of(where), "--noheader", "--noconvert", "--states=all"]
@@ -542,7 +542,9 @@ def check_slurm(site: SlurmSite, folder: Path) -> Iterator[Finding]:
         version = ask(["sinfo", "--version"]).strip()
         groups = node_groups(site.clusters)
     except SlurmError as error:
-        yield wrong("controller", str(error), "ask the site whether SLURM is up: `scontrol ping`")
+        yield wrong(
+            "controller", str(error), "ask the site's support whether SLURM is up: `scontrol ping`"
+        )
         return
     yield works("SLURM", version)
     yield from _partitions(site, groups)
@@ -602,7 +604,7 @@ def _nodes(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
     if fitting < least:
         per_node = {"CPUs": site.cpus_per_node, "GPUs": site.gpus_per_node, "MB": memory}
         asked = ", ".join(f"{value} {unit}" for unit, value in per_node.items() if value)
-        note = f"asked for {least} nodes{asked and f' with {asked}'}; {fitting} fit"
+        note = f"asked for {least} nodes{asked and f' with {asked}'}; {fitting} nodes are suitable"
         return wrong("nodes", note, f"the partition has {there}")
     return works("nodes", f"{fitting} of the partition's {there} fit")
 
@@ -633,5 +635,7 @@ def _trial(site: SlurmSite, folder: Path) -> Finding:
     try:
         said = ask(["sbatch", "--test-only"], text=text).strip().splitlines()
     except SlurmError as error:
-        return wrong("the script", str(error), "SLURM refuses it: change the option that it names")
+        return wrong(
+            "the script", str(error), "SLURM rejects the script: change the option in its message"
+        )
     return works("the script", said[-1].removeprefix("sbatch: ") if said else "SLURM takes it")

@@ -213,7 +213,7 @@ def is_to_be_resumed(error: BaseException) -> bool:
 def _has_lost_its_driver(results: Path) -> bool:
     """Whether the last driver was killed or failed on this host, and the folder can be written.
 
-    This check takes no lock, because the lock would keep a driver from starting at that moment.
+    This check does not acquire the lock, because a driver could then not start at that moment.
     """
     holder = _holder(results)
     here = holder.get("host") == socket.gethostname()
@@ -255,7 +255,7 @@ def _is_held(results: Path) -> bool:
 
 
 def _take(descriptor: int) -> bool:
-    """Take the lock, if the file system has locks; return False if another process holds it."""
+    """Acquire the lock, if the file system has locks; return False if another process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

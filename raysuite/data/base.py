@@ -75,7 +75,7 @@ class LatestCall:
         self._call = call = object()
         for slice_ in slices:
             if self._call is not call:
-                raise RuntimeError("a later call of batches() has taken this loader over")
+                raise RuntimeError("this iterator has ended, because batches() was called again")
             yield slice_
 
 

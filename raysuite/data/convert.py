@@ -106,9 +106,9 @@ def plan_conversion(
     """Plan every shard; nothing is written.
 
     `shards` is the number of training shards; validation has shards of about the same size. If
-    `target` holds a conversion, it is resumed, and its shards are kept. Raises DataError if
-    `source` is not an image folder, if `target` holds files but no conversion, or if its conversion
-    has other options or images.
+    `target` contains a conversion, it is resumed, and its complete shards are not written again.
+    Raises DataError if `source` is not an image folder, if `target` contains files but no
+    conversion, or if its conversion has other options or images.
     """
     source, target = (path.expanduser().resolve() for path in (source, target))
     begun = _begun(target)
@@ -172,8 +172,8 @@ def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
     ]
     if changed:
         raise DataError(
-            f"{target} was begun with other options or images ({'; '.join(changed)}); remove "
-            "it to begin anew, or give another folder"
+            f"{target} was begun with other options or images ({'; '.join(changed)}); remove it "
+            "to start again, or give another folder"
         )
 
 
@@ -261,8 +261,8 @@ def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written
             temporary.rename(target)
     except OSError as error:
         raise DataError(
-            f"{target} cannot be written ({error.strerror}); {how_to_write(error)} or give another "
-            "folder, and let no two conversions write into one folder at a time"
+            f"{target} cannot be written ({error.strerror}); {how_to_write(error)} or give "
+            "another folder, and do not run two conversions into one folder at the same time"
         ) from error
     finally:
         temporary.unlink(missing_ok=True)

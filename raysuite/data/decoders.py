@@ -83,8 +83,9 @@ def resized_from(
 def _cropped(
     crop: Any, data: bytes, header: Header, channels: int, box: NDArray[np.float64]
 ) -> tuple[NDArray[np.uint8], Part] | None:
-    """The result of `cut_from`; None if the box spans the image from its first row and all columns,
-    so that the crop would save nothing, if it lies outside the image, or if decoding fails."""
+    """The result of `cut_from`; None if the box begins at the image's first row and contains all
+    columns (decoding only the crop would then save nothing), if the box is outside the image, or if
+    decoding fails."""
     x0, y0, x1, y1 = touched(box)
     top, bottom = max(0, y0), min(header.height, y1)
     left, right = max(0, x0), min(header.width, x1)
@@ -177,7 +178,7 @@ def _simple(sample: Sample, channels: int, place: str) -> Header | None:
     """The header of a JPEG whose pixels are the same with all decoders; None for anything else.
 
     None also for a colour JPEG that is decoded to grey: Pillow computes grey from RGB, and
-    libjpeg-turbo takes the luma.
+    libjpeg-turbo uses the luma.
     """
     if not isinstance(sample, bytes) or not sample.startswith(JPEG):
         return None
@@ -197,7 +198,7 @@ def _height_needed(data: bytes, header: Header, bottom: int) -> int:
 
 
 def _one_scan(data: bytes, header: Header) -> bool:
-    """Whether the first scan holds all channels."""
+    """Whether the first scan contains all channels."""
     at = header.frame
     while at + 4 < len(data) and data[at] == 0xFF:
         if data[at + 1] == _START_OF_SCAN:

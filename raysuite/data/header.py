@@ -91,7 +91,8 @@ def check_tags(tags: Any) -> None:
         raise DepthError("a TIFF of 16 bits in which 0 is white; store it with 0 as black")
     if max(bits) == 16 and tags.get(284, 1) == 2 and tags.get(259, 1) == 1:
         raise DepthError(
-            "a TIFF of 16 bits whose channels are stored apart; store them together, or compress it"
+            "a TIFF of 16 bits whose channels are stored separately; store them interleaved, or "
+            "compress it"
         )
 
 

@@ -45,8 +45,9 @@ def check(sample: Sample, place: str) -> None:
     if not (whole and matching) or len(image or ()) != 3:
         raise DataError(
             f"{place}: data.augment is for an image [C, H, W] and a mask [H, W] of whole numbers "
-            f"that can be {IGNORED_PIXEL}; got {_described(sample[0])} and {_described(sample[1])}"
-            "; convert the mask to uint8, or leave augment out, and augment in your data set"
+            f"that can be {IGNORED_PIXEL}; got {_described(sample[0])} and "
+            f"{_described(sample[1])}; convert the mask to uint8, or omit data.augment and "
+            "augment the samples in your data set"
         )
 
 

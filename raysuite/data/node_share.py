@@ -59,7 +59,8 @@ class NodeShare:
                 raise
         finally:
             os.close(making)
-        # called by `close`, when the interpreter ends, or when this object is garbage-collected
+        # `_leave` is called by `close`, when the interpreter ends, or when this object is
+        # garbage-collected
         self._leave = weakref.finalize(self, _leave, locks, key, users)
 
     def close(self) -> None:
@@ -74,7 +75,7 @@ def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -
     `folder`: the folder of the file with the result (default: in the node's memory); several nodes
     may use one folder. If its file system has no locks, every process calls `find`.
     """
-    asked = time.monotonic()  # one clock for all processes of a node
+    asked = time.monotonic()  # all processes of a node share this clock
     file = _locks() / name if folder is None else folder / f".{socket.gethostname()}-{name}"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +108,9 @@ def _locks() -> Path:
         root.mkdir(mode=0o700)
     found = root.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise DataError(f"{root} is not a folder of yours; have it removed")
+        raise DataError(
+            f"{root} is not your folder; ask its owner or an administrator to remove it"
+        )
     return root
 
 
@@ -116,8 +119,9 @@ def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
     memory = min(shutil.disk_usage(path.parent).free, int(LARGEST_SHARE * free_memory()))
     if size > memory:
         raise DataError(
-            f"the decoded images need {human_bytes(size)}; there are {human_bytes(memory)} of "
-            f"memory ({path.parent}; {LARGEST_SHARE:.0%} of what is free); choose another loader"
+            f"the decoded images need {human_bytes(size)}, but only {human_bytes(memory)} may be "
+            f"used (the free space of {path.parent}, or {LARGEST_SHARE:.0%} of the free memory if "
+            "less); choose another loader"
         )
     partial = _partial(path)
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process

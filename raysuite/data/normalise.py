@@ -53,8 +53,9 @@ class Buffers(Generic[Kind]):
 
 
 class Normalise:
-    """Makes Batches on `device`. A GPU normalises its own images. `channels_last`: whether images
-    on a GPU get this memory format. Only one thread may call `batch` and `images`."""
+    """Makes Batches on `device`. If the device is a GPU, the pixels are moved to it and normalised
+    there; otherwise the CPU normalises them. `channels_last`: whether images on a GPU get this
+    memory format. Only one thread may call `batch` and `images`."""
 
     def __init__(
         self, rendering: Rendering, device: torch.device, channels_last: bool = False

@@ -97,13 +97,13 @@ def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
     """The pixels of a Pillow image: [H, W, channels].
 
     CMYK is converted by Pillow, and transparency is dropped. The orientation is ignored: Pillow
-    applies it only to TIFFs, on loading, and this is undone. Raises DepthError for unsupported
-    pixels, and Pillow's errors.
+    applies it to TIFFs only, when it loads them, and this function reverses it. Raises DepthError
+    for unsupported pixels, and Pillow's errors.
     """
     turned = None
     if image.format == "TIFF":
         check_tags(getattr(image, "tag_v2", {}))
-        turned = image.getexif().get(_ORIENTATION)  # must be read before loading
+        turned = image.getexif().get(_ORIENTATION)  # the tag must be read before `load`
     image.load()
     if image.mode.startswith(("I", "F")):
         image = Image.fromarray(eight_bits(np.asarray(image)))

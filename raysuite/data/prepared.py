@@ -96,10 +96,10 @@ def check_as_planned(
 ) -> None:
     """Raise DataError if the set on disk has other counts or classes than the plan."""
     planned = {"train": facts.train_samples, "val": facts.val_samples}
-    remedy = "make the copies of all machines equal to it, or begin a new run"
+    remedy = "make the copies on all machines equal to that of the plan, or begin a new run"
     if found != planned or (facts.channels and len(classes) != facts.classes):
         raise DataError(
-            f"{files}: the plan counts {_told(planned, facts.classes)}; here are "
+            f"{files}: the plan has {_told(planned, facts.classes)}; this set has "
             f"{_told(found, len(classes))}; {remedy}"
         )
     match_classes(facts.class_names, "the plan", classes, str(files), remedy)

@@ -25,7 +25,7 @@ from raysuite.spec.loaders import Decode
 
 _resize: Any = torch.ops.aten._upsample_bilinear2d_aa.out
 """The operator that `torch.nn.functional.interpolate(mode="bilinear", antialias=True)` calls. It
-takes an argument for the output. For uint8, it uses weights of 15 bits; Pillow uses 22."""
+has an argument for the output. For uint8, it uses weights of 15 bits; Pillow uses 22."""
 
 
 def fit_into(cut: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None:

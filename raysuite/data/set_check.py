@@ -126,7 +126,7 @@ def check(
             images=part.images,
             unreadable=part.unreadable,
             classes={
-                # a class may be called as an invalid label of another: 0, where labels begin at 1
+                # an invalid label is shown as `label N`, because a class may be called N
                 names.get(label, f"label {label}" if names else str(label)): n
                 for label, n in sorted(part.labels.items())
             },

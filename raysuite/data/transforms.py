@@ -38,7 +38,7 @@ def transformed(
         draws = np.random.Generator(np.random.Philox(key=[seed, epoch], counter=[0, 0, 0, sample]))
     try:
         found = np.asarray(_load(prepared.data.transform)(image.copy(), draws))
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise any error
         raise DataError(
             f"{place}: data.transform {prepared.data.transform} raised {type(error).__name__}: "
             f"{error}; it is called with uint8 {list(image.shape)} and a numpy.random.Generator, "

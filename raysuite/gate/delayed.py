@@ -90,7 +90,7 @@ class DelayedEngine(SingleEngine):
 
 
 class Delayed(BaseStrategy):
-    """The reference for an asynchronous pipeline, given the pipeline's options, with any number of
-    copies of the network."""
+    """The reference for an asynchronous pipeline. It takes the pipeline's options; the pipeline may
+    have any number of copies of the network."""
 
     engine = DelayedEngine

@@ -126,7 +126,7 @@ class _Ranks:
 
 
 _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
-"""Attributes in which DistributedDataParallel, torch.compile and FSDP hold the whole model."""
+"""Attributes of DistributedDataParallel, torch.compile and FSDP that refer to the whole model."""
 
 
 def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -179,9 +179,9 @@ def _refuse_incomparable(model: nn.Module, reference: nn.Module | None) -> None:
     if wrapped or empty:
         given = "FullyShardedDataParallel" if wrapped else f"{some(empty, 3)} without elements"
         raise UserError(
-            f"got {given}: a rank has shards that cannot be compared; those of "
-            "torch.distributed.fsdp.fully_shard, which are DTensors, can; give a reference if the "
-            "network itself has parameters without elements"
+            f"got {given}: the gate cannot compare these shards; shard with "
+            "torch.distributed.fsdp.fully_shard, whose shards (DTensors) it can compare, or, if "
+            "the network itself has parameters without elements, give a reference"
         )
 
 
@@ -206,7 +206,7 @@ def _compare_begin(model: nn.Module, before: Mapping[str, torch.Tensor], ranks: 
         if names:
             raise GateError(
                 f"{names[0]} of rank {rank} differs from the reference before the first step; "
-                "begin with the same weights"
+                "start both with the same weights"
             )
 
 

@@ -54,18 +54,18 @@ _FLOOR = 1e-3
 two norms: of the tensor, and of the update of all tensors. Some gradients consist only of rounding
 errors, such as the gradient of a bias before BatchNorm."""
 _UPDATE = 1e-2
-"""How far the first step moves the weights, relative to their norm."""
+"""The change of the weights in the first step, relative to their norm."""
 _STEPS = 2
 _SAMPLES = 4
 """Largest micro-batch. With two samples, BatchNorm after a global pooling enlarges rounding
 errors."""
 _MICRO_BATCHES = 2
-"""Largest number of micro-batches in a step; a pipeline keeps the plan's number."""
+"""Largest number of micro-batches in a step; for a pipeline, it is the plan's number."""
 BUDGET_S = 60.0
 """Seconds; if the check is expected to take longer, it is left out."""
 _HELD, _RANKS_OF_A_HOST = 8, 16
-"""Largest number of copies of the weights that rank 0 holds at a time, and largest number of ranks
-on its host, each of which may hold one more copy."""
+"""Largest number of copies of the weights in rank 0's memory at a time, and largest number of ranks
+on its host, each of which may have one more copy in memory."""
 _SEED = 2023
 _RATES = {"lr", "lr_reference_batch", "lr_scaling"}
 """Settings of the optimiser that do not matter here, because the check chooses its own rate."""
@@ -115,12 +115,14 @@ def compare(
             skipped = "its SyncBatchNorm would wait for other ranks in one process"
         elif not rate:
             skipped = (
-                "a pass through it fails, changes no weight, or takes more memory than is left"
+                "a pass through it fails, changes no weight, or needs more memory than is free"
             )
         elif expected_s > budget_s:
             skipped = f"it would take about {expected_s:.0f} s, more than {budget_s:.0f} s"
         elif needed > left:
-            skipped = f"it would take {human_bytes(needed)} of {human_bytes(left)}"
+            skipped = (
+                f"it would need {human_bytes(needed)} of memory, and {human_bytes(left)} are free"
+            )
         if skipped:
             return Found(skipped=skipped, seconds=time.perf_counter() - began)
         draws = _Draws()
@@ -170,8 +172,8 @@ def _settings(plan: RunPlan, precision: str) -> StepSettings:
 def _optimizer(plan: RunPlan) -> OptimizerOptions:
     """SGD, with the run's own weight decay.
 
-    Other optimisers divide by a gradient's size: they would take a full step with a gradient that
-    is only rounding error. The check on the small network uses the run's optimiser.
+    Other optimisers divide by a gradient's size: a gradient that is only rounding error would then
+    cause a full step. The check on the small network uses the run's optimiser.
     """
     options = plan.spec.optimizer
     if options.name == "sgd":

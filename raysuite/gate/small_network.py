@@ -215,8 +215,9 @@ def comm_fault(comm: Comm, world: World) -> str:
     if comm.size == world.size and ranks == expected and reduced == [sum(expected), last, 0]:
         return ""
     return (
-        f"the strategy's comm does not reach all ranks: there are {world.size}, its size is "
-        f"{comm.size}, and all_gather of the ranks' numbers gives {[int(rank) for rank in ranks]}"
+        f"the strategy's comm does not reach all ranks: there are {world.size} ranks, the comm's "
+        f"size is {comm.size}, and all_gather of the ranks' numbers gives "
+        f"{[int(rank) for rank in ranks]}"
     )
 
 
@@ -261,7 +262,8 @@ def small_net(
 
 
 def _pace(optimizer: OptimizerOptions) -> float:
-    """Factor for the learning rates: with it, all optimisers move the weights about equally far."""
+    """Factor for the learning rates, with which all optimisers change the weights by about as
+    much."""
     if optimizer.name == "lars":
         return 0.1 / optimizer.trust_coefficient
     return {"sgd": 1.0, "lamb": 0.1}.get(optimizer.name, 0.01)

@@ -148,7 +148,7 @@ def examine_network(
     only reported.
     """
     options = plan.spec.strategy
-    if options.own_network:  # its networks are not torch modules
+    if options.own_network:  # the network that it trains is not a torch module
         return _rebuilt(plan, world, strategy, verdict)
     exact = options.lossless() if strategy.lossy else options
     if exact is None:
@@ -319,8 +319,8 @@ def beyond_bounds(lossy: list[Gradients]) -> list[str]:
     if beyond <= 1:
         return []
     return [
-        f"with lossy options a parameter's mean gradient is off by {beyond:.1e} times the most "
-        "that they can change"
+        f"with lossy options the error of a parameter's mean gradient is {beyond:.1e} times the "
+        "largest error that these options allow"
     ]
 
 
@@ -370,7 +370,9 @@ def _faults(compared: Sequence[Comparison | Gradients]) -> list[str]:
     if not all(each.ranks_equal for each in compared):
         faults.append("the ranks hold different weights: gradients are not synchronised")
     if any(math.isinf(each.error) for each in compared):
-        faults.append("weights, logits or losses are not finite, or are not the network's")
+        faults.append(
+            "weights, logits or losses are not finite, or do not have the network's names"
+        )
     return faults
 
 

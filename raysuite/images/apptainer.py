@@ -18,7 +18,7 @@ _PATIENCE_S = 60.0
 
 
 class EngineError(RaysuiteError):
-    """Apptainer ended with an error; the message holds the last lines that it printed."""
+    """Apptainer ended with an error; the message contains the last lines that it printed."""
 
 
 def engine() -> str:
@@ -27,7 +27,8 @@ def engine() -> str:
     if found is None:
         raise MissingPartError(
             "apptainer is not on PATH; images need it: load your site's module, or install it as "
-            "its administrator's guide says (Ubuntu and EPEL have the package `apptainer`)"
+            "described in its administrator's guide (Ubuntu and EPEL have the package "
+            "`apptainer`)"
         )
     return found
 
@@ -40,8 +41,8 @@ def streamed(
     cwd: Path,
     environment: Mapping[str, str],
 ) -> None:
-    """Run a command in its own process group; write each line of output to `log` and pass it to
-    `say`.
+    """Run a command in its own process group; write each line of output to `log`, and call `say`
+    with it.
 
     Raises EngineError with the last lines if the command fails. An interruption ends the command's
     process group.

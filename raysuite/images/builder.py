@@ -183,7 +183,7 @@ def check(order: Order) -> None:
         raise UserError(f"got {order.out}; it should be NAME.sif in a folder that exists")
     checked_image(str(order.out))
     if order.scratch is not None and not order.scratch.is_dir():
-        raise UserError(f"--scratch: {order.scratch} is no folder; make it, or name another")
+        raise UserError(f"--scratch: {order.scratch} is not a folder; make it, or give another")
     if order.debootstraps and not shutil.which("debootstrap", path=_path()):
         raise UserError("debootstrap is not on PATH; on Debian or Ubuntu: apt-get install it")
 
@@ -207,7 +207,7 @@ def commands(order: Order, work: Path) -> dict[str, list[str]]:
 
 
 def build(order: Order, say: Callable[[str], None]) -> Built:
-    """Build the image; each line of output is passed to `say` and written to a log.
+    """Build the image; `say` is called with each line of output, which is also written to a log.
 
     Raises UserError, or EngineError with the log's last lines.
     """
@@ -285,7 +285,7 @@ def _commit(root: Path) -> str | None:
     """The checkout's commit, with `-dirty` appended if tracked files were changed.
 
     By default, Git refuses another user's checkout. Such a checkout is allowed here, because this
-    process runs code from it anyway.
+    process already runs code from it.
     """
     trusted = ["-c", f"safe.directory={root}"]
     command = ["git", *trusted, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]

@@ -92,7 +92,7 @@ def recipe(image: Path, root: Path) -> Check:
     wanted = digest(choice, root)
     if facts["digest"] == wanted:
         return Check("recipe", True, f"digest {wanted[:16]}, as this checkout's")
-    note = f"digest {facts['digest'][:16]}, and this checkout's is {wanted[:16]}: build it anew"
+    note = f"digest {facts['digest'][:16]}, but this checkout's is {wanted[:16]}: build it again"
     return Check("recipe", False, note)
 
 

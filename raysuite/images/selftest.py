@@ -25,7 +25,7 @@ def failures(facts: dict[str, Any]) -> list[str]:
     for name in (*ALWAYS, *(part(extra).module for extra in facts["extras"])):
         try:
             module = importlib.import_module(name)
-        except Exception as error:  # a broken library may raise anything
+        except Exception as error:  # a broken library may raise any exception
             wrong.append(f"{name}: {type(error).__name__}: {error}")
             continue
         print(f"{name} {getattr(module, '__version__', '')}".rstrip(), flush=True)

@@ -48,7 +48,7 @@ DRIVER_FILE = Path("/proc/driver/nvidia/version")
 IMAGE_FACTS = Path("/etc/raysuite-image.json")
 """File with the facts about an image that `raysuite image build` has built."""
 
-# Only these variables are read, because others may hold tokens and passwords.
+# Only these variables are read, because others may contain tokens and passwords.
 VARIABLES = (
     "OMP_NUM_THREADS",
     "OMP_PROC_BIND",
@@ -131,7 +131,7 @@ def nvml() -> Any:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # no driver, no library: NVML has an exception for each
+    except Exception:  # no driver or no library: NVML raises a different exception for each cause
         return None
     return pynvml
 
@@ -142,7 +142,7 @@ def amdsmi() -> Any:
         import amdsmi as found
 
         found.amdsmi_init()
-    except Exception:  # importing it loads ROCm's library, which has an exception for each cause
+    except Exception:  # the import loads ROCm's library, which raises many kinds of errors
         return None
     return found
 
@@ -206,15 +206,16 @@ def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
         return f"there is no NVIDIA driver here; {needs}"
     if offered is None:
         return (
-            f"NVIDIA's driver {driver} is here and its libcuda.so.1 cannot be loaded; an image "
-            "has it with --nv (a site's gpus_per_node sets that)"
+            f"NVIDIA's driver {driver} is installed, but its libcuda.so.1 cannot be loaded; in an "
+            "image, it is visible only with --nv (a site's gpus_per_node sets that)"
         )
     if offered // 1000 >= int(built.partition(".")[0]):
         return ""
     return (
-        f"NVIDIA's driver {driver} supports CUDA {offered // 1000}.{offered % 1000 // 10} at most, "
-        f"and {needs}: ask for a newer driver, build an image with `--variant cuda12`, or on "
-        "data-centre GPUs put the folder of the package cuda-compat first in LD_LIBRARY_PATH"
+        f"NVIDIA's driver {driver} supports CUDA {offered // 1000}.{offered % 1000 // 10} at "
+        f"most, and {needs}: have a newer driver installed, build an image with `--variant "
+        "cuda12`, or on data-centre GPUs put the folder of the package cuda-compat first in "
+        "LD_LIBRARY_PATH"
     )
 
 
@@ -222,8 +223,8 @@ def cuda_mistake_here() -> str:
     """Why torch cannot use this host's GPUs; empty if no reason is known. Does not load torch."""
     if hip := torch_built_with("hip"):
         return (
-            f"torch is built with ROCm {hip} and sees none of AMD's GPUs: an image has them with "
-            "--rocm (a site's `rocm: true`), and /dev/kfd must be readable"
+            f"torch is built with ROCm {hip} and sees no AMD GPU: in an image, GPUs are visible "
+            "only with --rocm (a site's `rocm: true`), and /dev/kfd must be readable"
         )
     return cuda_mistake(torch_built_with("cuda"), _offered_cuda(), driver_version())
 

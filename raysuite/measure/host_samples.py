@@ -55,7 +55,7 @@ def _sample(file: Path, period_s: float, ending: threading.Event) -> None:
                 last = ending.wait(period_s)
                 with file.open("a", encoding="utf-8") as stream:
                     stream.write(host.sample().model_dump_json() + "\n")
-    except Exception as error:  # drivers and disks may raise anything; the run continues
+    except Exception as error:  # drivers and disks may raise any error; the run continues
         _log.warning("sampling of this host stopped: %s: %s", type(error).__name__, error)
 
 

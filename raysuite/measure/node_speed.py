@@ -29,7 +29,7 @@ def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
         "matrix": 2 * size**3 / _mean_s(lambda: torch.mm(left, right), device) / 1e9,
         "memory": copied / _mean_s(lambda: target.copy_(source), device) / 1e9,
     }
-    with contextlib.suppress(OSError):  # a full disk gives no figure
+    with contextlib.suppress(OSError):  # on a full disk, this rate is missing
         found["disk"] = _FILE_BYTES / _read_s(folder) / 1e6
     return found
 
@@ -46,8 +46,8 @@ def _mean_s(work: Callable[[], object], device: torch.device) -> float:
 
 
 def _read_s(folder: Path) -> float:
-    """Seconds to read a new file, the best of three times. Before each time, the kernel is asked to
-    drop the file's pages from its cache."""
+    """Seconds to read a new file, the best of three times. Before each time, posix_fadvise advises
+    the kernel to drop the file's pages from its cache."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".raysuite-read-") as file:
         file.write(os.urandom(_FILE_BYTES))
         file.flush()

@@ -37,7 +37,7 @@ class PeakMemory:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         with contextlib.suppress(AttributeError):  # a libc without malloc_trim
-            ctypes.CDLL(None).malloc_trim(0)  # malloc_trim(3): freed memory goes to the kernel
+            ctypes.CDLL(None).malloc_trim(0)  # malloc_trim(3) returns freed memory to the kernel
         self.start_bytes: int = psutil.Process().memory_info().rss
         """Resident memory when this object was made, in bytes."""
         with contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ class PeakMemory:
         return now
 
     def device_bytes(self) -> int:
-        """Largest memory that torch held on the device, in bytes; 0 on a CPU."""
+        """Largest memory that torch had allocated on the device, in bytes; 0 on a CPU."""
         if self._device.type != "cuda":
             return 0
         return int(torch.cuda.max_memory_allocated(self._device))

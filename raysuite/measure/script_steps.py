@@ -176,8 +176,8 @@ class Recorder:
         return read, now
 
     def fetched(self, loader: int, began: float, batch: Any, known: bool) -> None:
-        """Count a batch that the script has taken. `known`: whether the loader forms batches; if
-        not, samples cannot be counted."""
+        """Count a batch that the loader has returned to the script. `known`: whether the loader
+        forms batches; if not, samples cannot be counted."""
         import torch
 
         read, now = self._read(loader, began)
@@ -322,7 +322,7 @@ class Recorder:
 
     def end(self, error: BaseException | None, peer_lost: bool = False) -> None:
         """Record the end of the script: its exception, and whether another rank was lost."""
-        if os.getpid() != self._pid:  # a process that the script forked
+        if os.getpid() != self._pid:  # the script forked this process
             return
         described = _described(error)
         if len(self._events) > 1 and not described:
@@ -422,7 +422,7 @@ def _has_loaded(module: str) -> bool:
 
 
 def _are_shards(tensors: Sequence[Any]) -> bool:
-    """Whether this rank holds only a part of the tensors, as with FSDP and ZeRO's partitions."""
+    """Whether this rank has only a part of the tensors, as with FSDP and ZeRO's partitions."""
     if any(each.is_shard() for t in tensors for each in getattr(t, "placements", ())):
         return True
     if _has_loaded("deepspeed"):

@@ -193,7 +193,7 @@ class Profiler:
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        # no shapes and stacks: recording them takes more time than the operators
+        # Shapes and stacks are not recorded: this would take more time than the operators.
         self._profile = profile(activities=activities)
 
     @contextmanager
@@ -204,7 +204,7 @@ class Profiler:
 
     def events(self) -> list[Event]:
         """All recorded events, with times in ns since 1970."""
-        # torch's public list of events is a tree: to build it takes minutes for many events
+        # torch's public list of events is a tree, which takes minutes to build for many events
         results: Any = self._profile.profiler.kineto_results  # type: ignore[union-attr]
         events = []
         for event in results.events():

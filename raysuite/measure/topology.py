@@ -129,8 +129,8 @@ def bound_cpus(
         return shares(topology, workers, near)[index]
     if index >= len(binding):
         raise UserError(
-            f"resources.binding has {len(binding)} lists of CPUs, and {workers} workers are on "
-            "one host; give one for each, or auto"
+            f"resources.binding has {len(binding)} lists of CPUs, but {workers} workers are on "
+            "one host; give a list for each worker, or auto"
         )
     cpus = read_cpus(binding[index])
     usable = {cpu for core in topology.cores for cpu in core.cpus}

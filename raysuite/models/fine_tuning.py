@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _NESTED = ("state_dict", "model_state_dict", "model")
-"""Keys under which checkpoints hold weights: in Lightning and timm, in PyTorch's tutorials, and in
+"""Keys of the weights in checkpoints: in Lightning and timm, in PyTorch's tutorials, and in
 torchvision's references."""
 _SHOWN = 6
 
@@ -27,7 +27,7 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
     file has another number of classes, or if the file is in a run's folder and that run's classes
     have other names. Returns the names of the tensors that keep their initial values.
 
-    Raises UserError if the file cannot be read, or if tensors, which it names, do not fit.
+    Raises UserError if the file cannot be read, or if tensors do not fit; the message names them.
     """
     state = network.state_dict()
     given = _unwrapped(_read(file), state)
@@ -41,7 +41,10 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
         head = [name for name in same if own[name].shape[:1] == outputs]
         if not head:
             remedy = "give weights of a run with these classes"
-            whose = f"the run of {file}, and the network does not end in its layer of classes"
+            whose = (
+                f"the run of {file} (the network does not end in its layer of classes, so this "
+                "layer cannot be left out)"
+            )
             match_classes(of_run, whose, facts.class_names, "the data set", remedy)
     wrong = {
         "missing from the file": own.keys() - found.keys() - _counters(own),

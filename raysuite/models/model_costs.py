@@ -60,7 +60,7 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
     parameters = list(model.parameters())
     try:
         few, more = _measured(_without_numbers(model), facts)
-    except Exception as error:  # the user's own forward may raise anything on the meta device
+    except Exception as error:  # the user's forward may raise any exception here
         if any(parameter.is_meta for parameter in parameters):
             raise _unfit(error, facts) from error
         try:
@@ -108,7 +108,7 @@ def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
         try:
             with torch.no_grad():
                 called(empty.train(), inputs)
-        except Exception as error:  # the user's own forward may raise anything on the meta device
+        except Exception as error:  # the user's forward may raise any exception here
             raise _unfit(error, facts) from error
     return found
 

@@ -12,7 +12,7 @@ _STEPS, _MODEL = "n_averaged", "module."
 
 
 class WeightAverage:
-    """A copy of a model that holds the average of the model's weights.
+    """A copy of a model, with the average of the model's weights.
 
     After step t the average is
 
@@ -31,11 +31,11 @@ class WeightAverage:
         self._decay = decay
         self._steps = 0
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
-        """The model that holds the average, in evaluation mode."""
+        """The model with the averaged weights, in evaluation mode."""
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Update the average after one step. `model` may hold only this rank's weights."""
+        """Update the average after one step. `model` may have only this rank's weights."""
         averaged = _tensors(self.model)
         averages, weights = [], []
         for name, value in _tensors(model).items():

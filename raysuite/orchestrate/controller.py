@@ -80,7 +80,7 @@ class FailureRecorder:
         if storage_error:
             raise StorageError(_first(storage_error)[0])
         own = {rank: error for rank, error in raised.items() if not error.peer_lost}
-        if own and len(raised) == len(worker_exceptions):  # otherwise a process also died
+        if own and len(raised) == len(worker_exceptions):  # no process died
             record_failure(plan, self._results, "error", *_first(own))
             return
         dead = {r: e for r, e in worker_exceptions.items() if r not in raised}
@@ -138,8 +138,8 @@ class DeadlineError(RunError):
 
 
 class NodeKeeper:
-    """Waits until the cluster can hold the workers, and ends them at `deadline`, in seconds since
-    1970.
+    """Waits until the cluster has the resources for the workers, and ends them at `deadline`, in
+    seconds since 1970.
 
     Ray Train itself would request the workers' resources ten times, for a minute each, and then
     fail.
@@ -168,8 +168,9 @@ class NodeKeeper:
         self._deadline = deadline
 
     def wait(self) -> bool:
-        """Wait until the cluster can hold the workers. Return False if all runs have ended: new
-        workers would find nothing to do. Raises NodesGoneError, StoppedError, DeadlineError.
+        """Wait until the cluster has the resources for the workers. Return False if all runs have
+        ended: new workers would find nothing to do. Raises NodesGoneError, StoppedError,
+        DeadlineError.
         """
         results = Results(self._results)
         if not any(is_left(results.end_of(each)) for each in self._run_ids):
@@ -177,13 +178,13 @@ class NodeKeeper:
         deadline = time.monotonic() + self._wait_s
         while (fit := self._need.fit(left := Capacity.now())) < self._need.workers:
             if requested_stop(self._results) is not None:
-                raise StoppedError("stopped while nodes were waited for")
+                raise StoppedError("stopped while waiting for nodes")
             self._check_deadline()
             if time.monotonic() >= deadline:
                 raise NodesGoneError(
                     f"{self._need} need more than the {left.nodes} node(s) that are left: "
-                    f"{left.cpus:g} CPUs and {left.gpus:g} GPUs hold {fit}, and no node returned "
-                    f"within {self._wait_s:g} s"
+                    f"{left.cpus:g} CPUs and {left.gpus:g} GPUs are enough for {fit}, and no node "
+                    f"returned within {self._wait_s:g} s"
                 )
             time.sleep(_POLL_S)
         return True

@@ -167,8 +167,8 @@ class JobServer:
         except AuthenticationError as error:
             raise UserError(
                 f"the job server at {self._url} refuses the token in {self._token_file}: the "
-                "token is of another cluster, or this one was started again; look at `raysuite "
-                "cluster status --all`"
+                "token belongs to another cluster, or this cluster was started again; see "
+                "`raysuite cluster status --all`"
             ) from error
         except FileNotFoundError as error:
             raise UserError(f"the token's file is missing: {self._token_file}") from error

@@ -19,7 +19,7 @@ _WATCH_S = 2.0
 
 
 class NodesGoneError(RunError):
-    """The remaining nodes cannot hold the run's workers, and no node returned."""
+    """The remaining nodes have too few resources for the run's workers, and no node returned."""
 
 
 @dataclass(frozen=True)

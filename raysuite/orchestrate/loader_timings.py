@@ -50,7 +50,7 @@ from raysuite.units import GIB, human_bytes
 
 _SEED = 0
 _CHUNK = 16
-"""Images that a thread takes at a time."""
+"""Number of images that a thread processes at a time."""
 
 
 class Limit:
@@ -251,7 +251,7 @@ def measure(
 ) -> Iterator[Fact]:
     """Time every candidate once per round.
 
-    `begun(name, repeat)` is called before each timing. The processes' output goes to the file
+    `begun(name, repeat)` is called before each timing. The processes' output is written to the file
     `messages`. A candidate that fails is left out of later rounds.
     """
     tried = {each.name: each for each in plan.candidates if not each.excuse}
@@ -288,7 +288,7 @@ def _apart(trial: Trial, messages: Path) -> Timing | str:
         process.join()
         return (
             f"its process was killed (exit code {process.exitcode}), often for lack of memory; "
-            f"{messages} has what it printed"
+            f"{messages} contains its output"
         )
     finally:
         if process.is_alive():

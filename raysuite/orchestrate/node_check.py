@@ -57,7 +57,7 @@ def check_nodes(folder: Path, patience_s: float = _PATIENCE_S) -> list[NodeFigur
     try:
         return lasting(measured)
     finally:
-        for probe in probes:  # otherwise a waiting probe would keep its CPU
+        for probe in probes:  # otherwise the CPU of a waiting probe would stay allocated
             ray.kill(probe)
 
 

@@ -105,7 +105,7 @@ def plans_here(document: Document, gpus: int | None, elsewhere: bool = False) ->
 def lacking(plan: RunPlan) -> list[Mistake]:
     """A plan's missing requirements on this machine: imports, optional parts, files, tools."""
     found = lacking_parts(plan.spec)
-    # without a driver here, the GPUs are on other nodes
+    # a host without a driver has no GPUs; those of the run are then on other nodes
     if plan.device == "gpu" and driver_version() and (why := cuda_mistake_here()):
         found.append(Mistake(why, key="resources.device"))
     return found
@@ -116,8 +116,8 @@ def lacking_parts(spec: ExperimentSpec) -> list[Mistake]:
     found: dict[str, str] = {}
     if spec.model.weights is not None and not Path(spec.model.weights).is_file():
         found["model.weights"] = (
-            f"there is no file {spec.model.weights}; give one with a state_dict, on a path that "
-            "all nodes see"
+            f"there is no file {spec.model.weights}; give a file with a state_dict, at a path "
+            "that all nodes can read"
         )
     for key, target in spec.strategy.imports.items():
         found[key] = import_error(lazy.load, target)
@@ -125,14 +125,15 @@ def lacking_parts(spec: ExperimentSpec) -> list[Mistake]:
         found["data.transform"] = import_error(lazy.load, spec.data.transform)
     if spec.measure.profile == "nsight" and shutil.which("nsys") is None:
         found["measure.profile"] = (
-            "nsight needs NVIDIA's nsys on the path of this machine and of all workers, and it is "
-            "not there; install Nsight Systems, or set measure.profile to torch or off"
+            "nsight needs NVIDIA's nsys in the PATH of this machine and of all workers, but it "
+            "is not in the PATH here; install Nsight Systems, or set measure.profile to torch or "
+            "off"
         )
     compilers = (os.environ.get("CXX", "g++"), "clang++")
     if spec.training.compile != "off" and not any(map(shutil.which, compilers)):
         found["training.compile"] = (
             "torch.compile needs a C++ compiler on every node, and there is none here; on Debian "
-            "or Ubuntu: apt-get install g++; or set it to off"
+            "or Ubuntu: apt-get install g++; or set training.compile to off"
         )
     for key, name in (
         ("strategy", spec.strategy.part),
@@ -232,16 +233,16 @@ def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
     if batch > room:
         message = (
             f"one micro-batch of {plan.micro_batch} images of {facts.image_size} x "
-            f"{facts.image_size} pixels takes {human_bytes(batch)}, and the largest node has "
-            f"{human_bytes(room)}; lower it, or the batch"
+            f"{facts.image_size} pixels takes {human_bytes(batch)}, but the node with the most "
+            f"memory has {human_bytes(room)}; lower the image size or the batch size"
         )
         mistakes.append(Mistake(message, key="data.image_size"))
     most = capacity.holds(each, plan.device == "gpu")
     if not mistakes and most < plan.workers:
         what = f"{each} CPU(s){' and a GPU' if plan.device == 'gpu' else ''}"
         message = (
-            f"{plan.workers} workers with {what} each: {have}, and each worker needs all of it on "
-            f"one node; at most {most} fit"
+            f"{plan.workers} workers with {what} each: {have}, and all resources of a worker must "
+            f"be on one node; at most {most} workers fit"
         )
         mistakes.append(Mistake(message, key="resources.workers"))
     return mistakes

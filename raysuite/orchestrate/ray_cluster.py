@@ -52,14 +52,14 @@ def own_folder() -> Iterator[Path]:
     another user could replace the library and so run code as this user.
     """
     with private.temporary_folder(PREFIX) as folder, own_token(folder), own_loopback(folder):
-        # for compiled code; torch's default folder can be guessed by other users
+        # folder for compiled code; other users can guess the name of torch's default folder
         compiled = os.environ.get(_COMPILED, str(folder / "inductor"))
         with _environment({TEMP: str(folder), _COMPILED: compiled}):
             try:
                 with _worker_server(folder):
                     yield folder
             finally:
-                kill_left_behind(str(folder))  # else they recreate it, readable for others
+                kill_left_behind(str(folder))  # else they recreate the folder, readable for others
 
 
 @contextmanager
@@ -111,8 +111,8 @@ def own_loopback(folder: Path) -> Iterator[None]:
     """Make processes of a Ray that starts within the context listen on loopback only.
 
     If the library for this cannot be built, for example without a C compiler, torch's TCPStore and
-    Horovod's rendezvous listen on every interface. An interface that the user names for Gloo or
-    NCCL is kept.
+    Horovod's rendezvous listen on every interface. An interface that the user has set for Gloo or
+    NCCL is not changed.
     """
     ours = LOOPBACK_ONLY | {name: "lo" for name in INTERFACES if name not in os.environ}
     try:
@@ -172,7 +172,7 @@ _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
 @contextmanager
 def ending(joined: ExitStack) -> Iterator[None]:
-    """Leave the cluster that `joined` holds, in a thread that runs in parallel with this context.
+    """Leave the cluster by closing `joined`, in a thread that runs in parallel with this context.
 
     Releasing one of Ray's references while Ray shuts down would end the process. So garbage is
     collected before the shutdown, and not during it.
@@ -197,8 +197,8 @@ def connect(address: str | None) -> Iterator[Capacity]:
     """
     if address == "auto":
         raise UserError(
-            "address 'auto' joins whichever Ray it finds, maybe another user's; give the "
-            "cluster's own address, such as 10.0.0.1:6379, or none for a cluster of your own"
+            "address 'auto' joins any Ray cluster that it finds, maybe another user's; give a "
+            "cluster's address, such as 10.0.0.1:6379, or give none to start a new cluster"
         )
     settings = {**RUN_SETTINGS, **_NO_OTHER, **(_token() if address else {})}
     for name, value in settings.items():
@@ -233,7 +233,7 @@ def _join(address: str) -> None:
         _initialize(address=address)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"no Ray cluster answers at {address!r}: {error}; give HOST:PORT of one whose head runs"
+            f"no Ray cluster answers at {address!r}: {error}; give HOST:PORT of a running head"
         ) from error
 
 
@@ -276,7 +276,7 @@ def _start(folder: Path, agent_port: int) -> None:
 
 
 def _initialize(**options: Any) -> None:
-    """Start Ray, or join it, but keep this process's signal handlers.
+    """Start Ray, or join it, without changing this process's signal handlers.
 
     Ray's processes inherit a mask that blocks SIGTERM and SIGHUP. `timeout`, a closing terminal and
     `scancel` send these signals to every process of the group or of the job step. Only the driver

@@ -49,7 +49,7 @@ def join_store(host: str, port: int) -> tuple[str, str]:
     _store = _opened or store_at(host, port)
     _store.set_timeout(_WAIT)
     use_store(_store)
-    # for Horovod's rendezvous, and for a user's own strategy
+    # Horovod's rendezvous reads these variables, and a user's own strategy may do so
     os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
     return ray.get_runtime_context().get_node_id(), socket.gethostname()
 

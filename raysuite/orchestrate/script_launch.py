@@ -96,8 +96,8 @@ class ScriptRuns:
 def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> None:
     """Run one plan's script and write its Records into its journal.
 
-    If `ending` becomes true, the journal gets no end of the run: a resumed suite starts the run
-    again from its beginning.
+    If `ending` becomes true, no end of the run is written into the journal: a resumed suite starts
+    the run again from its beginning.
     """
     begin(plan, results)
     ended = _launch(plan, results, ending)
@@ -179,7 +179,7 @@ def _records(plan: RunPlan, results: Results, ended: Ended) -> list[Record]:
     rank, words = _failure(ended)
     why = _stall(plan, logs) if ended.stalled else words or too_few(steps, warmup, ended.code)
     if why:
-        # the launcher's output comes last, and explains no stall
+        # the launcher's output, the last one, does not show the cause of a stall
         place = min(rank, (plan.workers if ended.stalled else len(ended.outputs)) - 1)
         whose = f"rank {place}" if place < plan.workers else "torch's launcher"
         tail = ended.outputs[place].decode(errors="replace").splitlines()[-_TAIL_LINES:]
@@ -271,8 +271,8 @@ def _wait(
 
 
 class Stall:
-    """Detects that the ranks of a run take no more steps: a number that grows at each step, such as
-    the size of their files, has stopped growing."""
+    """Detects that the ranks of a run take no more steps: a number that should grow at each step,
+    such as the size of their files, no longer grows."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s

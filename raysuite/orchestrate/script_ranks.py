@@ -54,13 +54,14 @@ def run_rank(
     call this function.
 
     `place`: torchrun's variables of this rank. `node`: the id of this rank's node. No other run
-    uses `store`. A run that was asked to stop gets no end in its journal: a resumed suite starts
-    this run again from its beginning.
+    uses `store`. If the run was asked to stop, no end of the run is written into its journal: a
+    resumed suite starts this run again from its beginning.
     """
     rank = int(place["RANK"])
     if rank == 0:
         begin(plan, results)
-    # like torchrun's agent: scripts join this store, so rank 0 needs no free port for its own
+    # As with torchrun's agent, scripts join this store, so rank 0 of a script need not find a free
+    # port for a store.
     served, host = serve_store() if rank == 0 else (None, "")
     meeting = _meet(store, plan.workers, rank, node, [host, served.port] if served else None)
     watch = _Watch(plan, results, store, rank)
@@ -96,7 +97,7 @@ def _ended(parts: Sequence[Sequence[Any]], stalled: bool, nodes: int) -> Ended:
     codes = {rank: (code, at) for rank, (code, at, *_) in enumerate(parts) if code}
     logs = [RankLog.parsed(log) for _, _, log, _, _ in parts]
     for log, part in zip(logs, parts, strict=True):
-        log.begin = part[4] | log.begin  # for a rank that ended before it wrote its host
+        log.begin = part[4] | log.begin  # a rank may end before it writes its host
     first = min(codes.values(), key=lambda each: each[1], default=(0, 0.0))
     return Ended(logs, [part[3].encode() for part in parts], first[0], codes, stalled, nodes)
 

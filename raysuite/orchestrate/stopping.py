@@ -139,7 +139,7 @@ def request_stop(results: Path, stop: Stop | None) -> None:
 
 
 def request_prune(results: Path, run_id: str, prune: Prune) -> None:
-    """Write a request to the workers of one run of a sweep to end it for good."""
+    """Request that the workers of one run of a sweep end this run for good."""
     with _writing:
         found = _read(results)
         _write(results, {**found, _PRUNED: {**found.get(_PRUNED, {}), run_id: asdict(prune)}})

@@ -243,7 +243,9 @@ def fit(
                 stopping.request_stop(results.folder, stop)
             if stop and late_at is None and stopping.is_late(stop):
                 late_at = time.monotonic()
-                listener.say("the workers did not stop in time: their last checkpoint counts")
+                listener.say(
+                    "the workers did not stop in time: runs are resumed from their last checkpoint"
+                )
             if late_at is not None and time.monotonic() > late_at + _ENDING_S:
                 break
     finally:

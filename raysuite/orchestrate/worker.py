@@ -117,8 +117,8 @@ def run_group(config: dict[str, Any], report: Report | None = None) -> None:
 def serve(config: dict[str, Any]) -> None:
     """Execute jobs in order, each by `run_group`, until there are no more.
 
-    `config["mailbox"]` is the address of the trial's Mailbox. The Mailbox holds each job (a config
-    for `run_group`) under `job/NUMBER`, and null under the number after the last job;
+    `config["mailbox"]` is the address of the trial's Mailbox. The Mailbox contains each job (a
+    config for `run_group`) under `job/NUMBER`, and null under the number after the last job;
     `config["first"]` is the number of the first job for these workers. Rank 0 puts each epoch under
     `report/NUMBER/0`, `report/NUMBER/1` and so on, and null after the job's end.
     """
@@ -198,14 +198,14 @@ def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Rank 0's decision: None if the plan is not to run; else the checkpoint to resume (None for a
-    fresh start), and why a newer checkpoint cannot be read."""
+    """Rank 0's decision: None if the plan must not run; else the checkpoint from which it is
+    resumed (None: start at the first step), and why a newer checkpoint cannot be read."""
     if not is_left(results.end_of(plan.run_id)) or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):
         return None
     folder = _checkpoint_folder(plan, results, config)
-    remove_partial(folder)  # left by ranks that died
+    remove_partial(folder)  # ranks that died may have left it
     epochs = recorded_epochs(results.records(plan.run_id))
     found, unread = latest_checkpoint(folder, plan.run_id, epochs)
     return {"resume": str(found) if found else config.get("taken"), "unread": unread}

@@ -32,7 +32,8 @@ def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
 def joined(options: StrategyOptions, world: World, profiled: bool = False) -> Iterator[Strategy]:
     """Yield the strategy, with this process in its group. At the end, leave the group, and undo the
     framework's changes to the process (`process_state.restored`)."""
-    from raysuite.parallel.process_state import restored  # imports torch, which the driver does not
+    # imported here, because it loads torch, which the driver does not need
+    from raysuite.parallel.process_state import restored
 
     with restored(world.device):
         strategy = make_strategy(options, profiled)

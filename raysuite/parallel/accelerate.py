@@ -29,7 +29,7 @@ def _variables(world: World) -> Iterator[None]:
         WORLD_SIZE=str(world.size),
         LOCAL_RANK=str(world.device.index if world.device.type == "cuda" else world.local_rank),
         LOCAL_WORLD_SIZE=str(world.size),
-        OMP_NUM_THREADS=str(torch.get_num_threads()),  # else Accelerate changes the number
+        OMP_NUM_THREADS=str(torch.get_num_threads()),  # else Accelerate changes it
     )
     try:
         yield
@@ -51,7 +51,7 @@ class AccelerateEngine(FrameworkEngine, TorchEngine):
                 kwargs_handlers=[
                     accelerate.DistributedDataParallelKwargs(
                         bucket_cap_mb=self.options.bucket_mb,
-                        broadcast_buffers=False,  # as in raysuite's plain DDP
+                        broadcast_buffers=False,  # as in raysuite's strategy ddp
                         gradient_as_bucket_view=True,
                     )
                 ],

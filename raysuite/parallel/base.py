@@ -260,15 +260,15 @@ class Engine(ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write model and optimiser into `folder`. All ranks must call this. Data that several
-        ranks hold are written by one of them."""
+        """Write model and optimiser into `folder`. All ranks must call this. Data that are equal on
+        several ranks are written by one of them."""
 
     @abstractmethod
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote."""
 
     def close(self) -> None:
-        """Free all memory that the engine holds in addition to the model."""
+        """Free all memory that the engine has allocated in addition to the model."""
         self.compiler.close()
 
     @contextmanager
@@ -305,7 +305,7 @@ class FrameworkEngine(Engine):
     """Base class of raysuite's own engines that begin with the whole model on every rank."""
 
     whole_gradients: ClassVar[bool] = True
-    """`whole` of LossScale, unless the options are lossy."""
+    """The argument `whole` of LossScale; with lossy options, `whole` is False."""
 
     def __init__(
         self,
@@ -402,7 +402,7 @@ def read_state(file: Path, mapped: bool = False) -> dict[str, Any]:
     """The content of a file written by `torch.save`, on the CPU. `mapped`: read through a memory
     map, so that only the used parts are read.
 
-    Raises RunError if the file is damaged, or holds more than tensors and plain data. RunError
+    Raises RunError if the file is damaged, or contains more than tensors and plain data. RunError
     replaces torch's error, whose message suggests allowing the file's code to run.
     """
     try:
@@ -417,8 +417,8 @@ def read_state(file: Path, mapped: bool = False) -> dict[str, Any]:
 def unreadable(file: Path, error: Exception) -> RunError:
     """The error for a checkpoint file that cannot be read as tensors and plain data."""
     return RunError(
-        f"{file} is missing, damaged, or holds more than tensors ({type(error).__name__}); remove "
-        "its folder, and start the run again"
+        f"{file} is missing, damaged, or contains more than tensors ({type(error).__name__}); "
+        "remove its folder, and start the run again"
     )
 
 

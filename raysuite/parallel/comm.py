@@ -201,7 +201,8 @@ def shared_store(purpose: str, rank: int, size: int) -> Any:
 
 @cache
 def _environment_store(rank: int, size: int) -> Any:
-    """The store from torchrun's environment variables. It is made once per process: without
-    torchrun, rank 0 serves the store, and a second store would need the same port."""
+    """The store from torchrun's environment variables. It is made once per process: if another
+    launcher has set these variables, rank 0 itself serves the store, and a second store would need
+    the same port."""
     store, _, _ = next(iter(rendezvous("env://", rank, size)))
     return store

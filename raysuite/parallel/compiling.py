@@ -45,7 +45,7 @@ class Compiler:
         compile seconds of a run and of its repeats would not be comparable."""
 
     def close(self) -> None:
-        """Release the compiled graphs, which hold the model."""
+        """Release the compiled graphs, which refer to the model."""
 
 
 class TorchCompiler(Compiler):

@@ -28,7 +28,7 @@ class DdpEngine(FrameworkEngine, TorchEngine):
 
     def wrap(self) -> None:
         options, device = self.options, self.world.device
-        if options.compression == "powersgd":  # its hook views gradients as matrices
+        if options.compression == "powersgd":  # its hook calls `view` on gradients
             self.model.to(memory_format=torch.contiguous_format)
         with warnings.catch_warnings():
             # newer versions of torch call this option forward_sync_buffers

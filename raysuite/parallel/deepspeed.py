@@ -231,7 +231,7 @@ class DeepSpeedEngine(FrameworkEngine):
         with torch.no_grad(), whole:
             for parameter in parameters:
                 parameter.fill_(math.nan)
-        for parameter in parameters:  # the optimiser's own copies, which a checkpoint holds
+        for parameter in parameters:  # also the optimiser's copies, which are in checkpoints
             if sharded:
                 lost = torch.full_like(parameter.ds_tensor, math.nan)
                 utils.safe_set_local_fp32_param(parameter, lost)

@@ -26,7 +26,7 @@ class _Started(ClusterEnvironment):
     each process as a separate node, even if several run on one host."""
 
     creates_processes_externally = True
-    main_address, main_port = "", 0  # unused: the group is already joined
+    main_address, main_port = "", 0  # unused: the process is already in the group
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -90,7 +90,7 @@ class FabricEngine(FrameworkEngine, TorchEngine):
         norm: Tensor | None = self._fabric.clip_gradients(
             self._module, self._optimizer, max_norm=limit, error_if_nonfinite=False
         )
-        assert norm is not None, "the strategy of this engine clips by the norm"
+        assert norm is not None, "Fabric returns the norm for this strategy"
         return norm
 
 

@@ -60,8 +60,8 @@ class Fsdp(TorchGroupStrategy):
         self._mesh: DeviceMesh | None = None
 
     def start(self, world: World) -> None:
-        """Join torch's group. Raises UserError if `copies` is `nodes` and the nodes have unequal
-        numbers of consecutive ranks."""
+        """Join torch's group. Raises UserError if `copies` is `nodes`, unless all nodes have the
+        same number of ranks and the ranks of each node are consecutive."""
         super().start(world)
         copies = self._copies(world)
         shape: tuple[int, ...] = (world.size,)
@@ -77,9 +77,9 @@ class Fsdp(TorchGroupStrategy):
         nodes = dict.fromkeys(hosts)
         if hosts != [node for node in nodes for _ in range(world.size // len(nodes))]:
             raise UserError(
-                f"strategy.copies: nodes needs as many workers on each node; got "
+                "strategy.copies: nodes needs the same number of workers on each node; got "
                 f"{sorted(Counter(hosts).values())}; set resources.workers to a multiple of the "
-                "nodes, or copies to a number"
+                "number of nodes, or copies to a number"
             )
         return len(nodes)
 
@@ -140,7 +140,9 @@ class FsdpEngine(TorchEngine):
         mesh: DeviceMesh,
     ) -> None:
         model.to(memory_format=torch.contiguous_format)  # FSDP can only shard contiguous weights
-        # before sharding, because patterns are matched with the names of unsharded parameters
+
+        # The optimiser is made before sharding: its patterns match the names of unsharded
+        # parameters.
         self.optimizer = make_optimizer(model.parameters())
         names = {id(each): name for name, each in model.named_parameters()}
         offload = OffloadPolicy()
@@ -159,7 +161,8 @@ class FsdpEngine(TorchEngine):
                 fully_shard(
                     part, reshard_after_forward=options.reshard_after_forward, **settings_of_all
                 )
-        # Only the model's output is fp32. A unit's output is not, as the next layer may be in bf16.
+        # Only the model's output is fp32. A unit's output keeps its dtype: the next layer may be in
+        # bf16.
         settings_of_all["mp_policy"] = replace(
             settings_of_all["mp_policy"], output_dtype=torch.float32
         )
@@ -167,7 +170,7 @@ class FsdpEngine(TorchEngine):
         shards = dict(model.named_parameters())
         for group in self.optimizer.param_groups:
             group["params"] = [shards[names[id(each)]] for each in group["params"]]
-        self.optimizer.state.clear()  # keyed by the unsharded weights, and still empty
+        self.optimizer.state.clear()  # still empty; its keys are unsharded weights
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
         self.scale.guard(self.optimizer)
         self._shards = mesh.size(-1)

@@ -88,7 +88,7 @@ def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
     """
     if "HOROVOD_GLOO_RENDEZVOUS_PORT" in os.environ:
         return None
-    # a process alone needs neither torchrun's store nor its address
+    # a single process needs neither torchrun's store nor its address
     store: Any = shared_store("horovod", rank, size) if size > 1 else HashStore()
     store.set(f"host/{rank}", socket.gethostname() if size > 1 else "localhost")
     hosts = [store.get(f"host/{other}").decode() for other in range(size)]
@@ -113,8 +113,8 @@ def _horovod() -> Any:
         import horovod.torch
     except ImportError as error:
         raise MissingPartError(
-            f"Horovod cannot be loaded ({error}); `make setup` builds it, `raysuite doctor` "
-            "names what it lacks"
+            f"Horovod cannot be loaded ({error}); `make setup` builds it, and `raysuite doctor` "
+            "lists what is missing for that"
         ) from error
     return horovod.torch
 
@@ -179,7 +179,8 @@ def _refuse_what_crashes(options: HorovodOptions) -> None:
     if before or (now and before is not None):
         raise UserError(
             "Horovod cannot be started again in a process in which fusion_threshold_mb and "
-            "cycle_time_ms are both set; start these runs apart, or by `raysuite run`"
+            "cycle_time_ms are both set; start each of these runs in a new process, or use "
+            "`raysuite run`"
         )
     _both_given[os.getpid()] = now
 
@@ -198,8 +199,8 @@ class HorovodEngine(FrameworkEngine, TorchEngine):
         hvd, model = _horovod(), self.model
         # Horovod accepts only contiguous gradients; gradients have the layout of their weights
         model.to(memory_format=torch.contiguous_format)
-        # booleans and modules' extra states are left out, because Horovod 0.28.1 cannot broadcast
-        # them, and all ranks have equal values already
+        # Booleans and modules' extra states are left out: Horovod 0.28.1 cannot broadcast them, and
+        # they are equal on all ranks already.
         state = model.state_dict().items()
         tensors = {key: each for key, each in state if isinstance(each, Tensor)}
         sent = {key: each for key, each in tensors.items() if each.dtype != torch.bool}

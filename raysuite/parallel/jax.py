@@ -186,7 +186,7 @@ class JaxEngine(RebuiltEngine):
         return np.array(self._state[key])
 
     def write(self, key: str, value: Array) -> None:
-        # a copy: JAX takes over the memory of NumPy arrays
+        # a copy: JAX may use the memory of NumPy arrays without a copy
         self._state[key] = self._jax.device_put(np.array(value, np.float32), self._device)
 
     @property

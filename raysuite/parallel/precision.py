@@ -148,9 +148,9 @@ class LossScale:
             self.skipped += 1
             if self.factor < _SMALLEST:
                 raise FloatingPointError(
-                    f"fp16: the loss scale fell below {_SMALLEST:g}, as gradients overflowed in "
-                    f"{self.skipped} steps; lower optimizer.lr, or set training.precision to bf16 "
-                    "or fp32"
+                    f"fp16: the loss scale fell below {_SMALLEST:g}, because gradients overflowed "
+                    f"in {self.skipped} steps; lower optimizer.lr, or set training.precision to "
+                    "bf16 or fp32"
                 )
         else:
             self._good_steps += 1

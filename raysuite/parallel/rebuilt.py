@@ -149,7 +149,7 @@ def _computed(layer: Any) -> bool:
 
 
 def _numbers(kind: str, node: fx.Node) -> dict[str, Any] | None:
-    """The numbers of a function call of this kind; None if it is not supported."""
+    """The numeric arguments of a function call of this kind; None if the call is not supported."""
     rest: list[Any] = [*node.args[1:], *node.kwargs.values()]
     match kind, rest:
         case "relu" | "relu6", _:
@@ -177,7 +177,7 @@ def pads(padding: Any) -> list[tuple[int, int]]:
 
 
 def pair(number: Any) -> tuple[int, int]:
-    """A layer's setting for height and width, which torch may hold as one number."""
+    """A layer's setting for height and width; in torch, it may be a single number for both."""
     return (number, number) if isinstance(number, int) else number
 
 
@@ -207,7 +207,7 @@ def free_address() -> str:
     """The address under which other workers reach this host, with a port that is free now."""
     meeting = os.environ.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
-        prober.connect((meeting, 9))  # finds the route, and sends nothing
+        prober.connect((meeting, 9))  # selects the route; no packet is sent
         host = prober.getsockname()[0]
     with socket.socket() as taken:
         taken.bind((host, 0))
@@ -277,7 +277,7 @@ class RebuiltEngine(FrameworkEngine):
 
     @abstractmethod
     def write(self, key: str, value: Array) -> None:
-        """Set this rank's array to a copy of `value`. All ranks must call this."""
+        """Set this rank's array with this key to a copy of `value`. All ranks must call this."""
 
     @abstractmethod
     def compute_step(

@@ -83,7 +83,7 @@ def make_layer(layer: Any, numbers: dict[str, Any], keras: Any) -> Any:
     """The Keras layer for a torch layer with weights; padding is a separate operation.
 
     In Keras, BatchNorm's momentum is the weight of the old running statistic; in torch, it is the
-    weight of the batch's statistic. Keras's fused kernel has an unbiased running variance, as
+    weight of the batch's statistic. The running variance of Keras's fused kernel is unbiased, as in
     torch.
     """
     if isinstance(layer, nn.BatchNorm2d):
@@ -331,7 +331,7 @@ class FitEngine(TensorFlowEngine):
     def _run_fit(self, rules: Rules, example: tuple[Any, ...]) -> None:
         tf, keras = _tensorflow()
         train, losses, workers = self._train, self._losses, self.world.size
-        batches = self._batches  # not via self, which TensorFlow's graphs would keep alive
+        batches = self._batches  # a local variable: TensorFlow's graphs would keep `self` alive
 
         class Fitted(keras.Model):  # type: ignore[name-defined]
             def train_step(self, data: Any) -> dict[str, Any]:
@@ -353,9 +353,9 @@ class FitEngine(TensorFlowEngine):
                 model = Fitted()
                 model.compile()
                 data = self._distribute.distribute_datasets_from_function(dataset)
-                # `fit` ends when the data end, but Keras requires a number for distributed data
+                # `fit` ends with the data, but for distributed data Keras needs steps_per_epoch
                 model.fit(data, steps_per_epoch=10**9, verbose=0, callbacks=[Told()])
-        except BaseException as error:  # raised again by the step that waits
+        except BaseException as error:  # the waiting step raises it again
             losses.put(error)
 
     def _end_fit(self) -> None:

@@ -32,7 +32,7 @@ Sums = Callable[[Any, Any], Tensor]
 
 
 TAKEN = ("loss", "samples", "split", "run_id", "throughput", "speed_up", "efficiency")
-"""Names of other figures beside a task's metrics, in MLflow, `evaluate --json` and `--against`."""
+"""Names of figures other than a task's metrics, in MLflow, `evaluate --json` and `--against`."""
 _NAME = re.compile("[a-z0-9_]+")
 
 
@@ -50,8 +50,8 @@ class Total:
         """From the summed loss and weight. Raises DataError if the weight is 0."""
         if not weight:
             raise DataError(
-                "no target of the evaluated samples counts (their weights add up to 0), so the "
-                "loss and the metrics are undefined; give the split targets that count"
+                "the weights of the evaluated samples' targets add up to 0, so the loss and the "
+                "metrics are undefined; the split needs targets with a weight above 0"
             )
         return cls(loss / weight, weight, samples)
 
@@ -123,7 +123,7 @@ class Task(ABC):
     def count(self, tally: Tensor, output: Any, targets: Any) -> None:  # noqa: B027
         """Add a batch's counts to `tally`, in place."""
 
-    def check(self, output: Any, targets: Any) -> None:  # noqa: B027 - a loss may take anything
+    def check(self, output: Any, targets: Any) -> None:  # noqa: B027 - a loss may accept any output
         """Raise UserError if the loss cannot be computed from this output."""
 
     @classmethod
@@ -139,14 +139,14 @@ class Task(ABC):
         names = [each.name for each in metrics]
         if wrong := [each for each in names if each in TAKEN or not _NAME.fullmatch(each)]:
             raise UserError(
-                f"task {name!r}: its metrics cannot be called {', '.join(map(repr, wrong))}; "
+                f"task {name!r}: its metrics cannot have the names {', '.join(map(repr, wrong))}; "
                 f"valid: lower-case letters, digits and underscores, but not {', '.join(TAKEN)}"
             )
         primary = cls.primary or names[0]
         if primary not in names or len(set(names)) < len(names):
             raise UserError(
-                f"task {name!r}: its metrics are {', '.join(names)}, and its primary one is "
-                f"{primary!r}; give each a name of its own, and primary one of them"
+                f"task {name!r}: its metrics are {', '.join(names)}, and its primary metric is "
+                f"{primary!r}; the names must be distinct, and primary must be one of them"
             )
         return TaskFacts(
             name=name, unit=cls.unit, metrics=tuple(each.facts for each in metrics), primary=primary
@@ -189,7 +189,7 @@ def within(targets: Tensor, least: int, most: float, ignored: int | None = None)
         targets = targets[targets != ignored]
     beyond = targets[(targets < least) | (targets > most)]
     if len(beyond):
-        raise UserError(f"data.name: its targets hold {beyond[0].item()}; expected {wanted}")
+        raise UserError(f"data.name: its targets contain {beyond[0].item()}; expected {wanted}")
 
 
 def samples_in(value: Any) -> int:

@@ -86,12 +86,13 @@ class Classification(Task):
             elif isinstance(output, tuple | list):
                 parts = f" of {len(output)}"
             raise UserError(
-                f"its output is a {type(output).__name__}{parts}; {wanted}; return the logits "
-                "alone, or give a function that returns a module which selects them"
+                f"its output is a {type(output).__name__}{parts}; {wanted}; return only the "
+                "logits, or set model.name to a function that wraps the network in a module with "
+                "only this output"
             )
         if output.shape != (count, classes):
-            hint = "its last layer must have as many outputs as the data set has classes: take "
-            hint += "num_classes as an argument, or set model.options"
+            hint = "its last layer must have as many outputs as the data set has classes: add "
+            hint += "an argument num_classes to the model, or set model.options"
             if output.dim() != 2 or output.shape[0] != count:
                 hint = "keep the first dimension for the images, and flatten the others"
             raise UserError(f"its output has the shape {list(output.shape)}; {wanted}; {hint}")

@@ -84,13 +84,13 @@ class LanguageModel(Task):
         if not isinstance(output, Tensor) or not output.is_floating_point():
             kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
             raise UserError(
-                f"its output is {kind}; {wanted}; return only them, or give a function that "
-                "returns a module which selects them"
+                f"its output is {kind}; {wanted}; return only the logits, or set model.name to a "
+                "function that wraps the network in a module with only this output"
             )
         known = self.dataset.classes or output.shape[-1]
         if output.shape != (*targets.shape, known):
             raise UserError(
                 f"its output has the shape {list(output.shape)}; {wanted}: sequences, tokens, "
-                "vocabulary; take num_classes as an argument, or set model.options"
+                "vocabulary; give the model an argument num_classes, or set model.options"
             )
         within(targets, 0, known - 1, IGNORED_TOKEN)

@@ -108,7 +108,7 @@ def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results
         return Results(Path(store.get("folder").decode()))
     results = Results.create(parent)
     write_whole(results.folder / "spec.yaml", document.text.encode())
-    results.write_plans([])  # before the batch search, which can end this process
+    results.write_plans([])  # written before the batch search, which can end this process
     results.add_command(shlex.join(["python", "-m", "raysuite.train", *arguments]))
     print(f"results: {results.folder}", flush=True)
     if store is not None:
@@ -118,9 +118,9 @@ def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results
 
 def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Results:
     """Open the newest results below PARENT. Raises UserError if there are none, and if their runs
-    do other work than `plans`, because one table would then contain rows of both."""
+    differ from `plans` in what they compute, because one table would then contain rows of both."""
     if not parent.exists():
-        raise UserError(f"nothing to resume: {parent} is not there; leave --resume out")
+        raise UserError(f"nothing to resume: {parent} does not exist; omit --resume")
     results = Results.open(parent.absolute())
     found = ("training.batch_per_worker", "training.accumulate")
     by_trial = found if any(plan.undecided for plan in plans) else ()
@@ -134,8 +134,8 @@ def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Resul
             for key, value in differing[0].items()
         )
         raise UserError(
-            f"{document.file} with these overrides describes other work than the runs of "
-            f"{results.folder}: {changed}; give it as it was, or leave --resume out"
+            f"{document.file} with these overrides does not match the runs of {results.folder}: "
+            f"{changed}; restore the earlier values, or omit --resume"
         )
     return results
 
@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("spec", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--scale", help="a form under the spec's `scales`, such as laptop")
+    parser.add_argument("--scale", help="a name in the spec's `scales`, such as laptop")
     parser.add_argument(
         "--results",
         type=Path,
@@ -158,7 +158,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="continue in the newest results of this experiment, without runs that have ended",
+        help="continue in the newest results folder of this experiment; runs that have ended are "
+        "not repeated",
     )
     parser.add_argument(
         "--retry-failed", action="store_true", help="with --resume: repeat the runs that failed"
@@ -184,7 +185,8 @@ def main(arguments: list[str] | None = None) -> int:
             return opened.end_of(plan.run_id) if opened else None
 
         left = [each for each in ours if is_left(end_of(each), given.retry_failed)]
-        # on each rank: torchrun would end ranks that wait for rank 0 only after a delay
+        # Every rank makes this check: if only rank 0 did and failed, torchrun would end the waiting
+        # ranks only after a delay.
         trial_batch.check(left, document)
         words = sys.argv[1:] if arguments is None else arguments
         results = opened or begin(document, parent, words)
@@ -227,7 +229,7 @@ def _run(plan: RunPlan, results: Results, resume: bool, requested: RequestedEnd)
     if world.rank == 0:
         results.add_plan(plan.model_dump(mode="json"))
         results.settle_plans()
-        # also the partial checkpoint of ranks that died
+        # the partial checkpoint of ranks that died is removed in both cases
         (remove_checkpoint if taken_up is None else remove_partial)(kept)
 
     last, began = None, time.time()

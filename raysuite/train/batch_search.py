@@ -122,7 +122,8 @@ def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
         stage="alone",
         micro_batch=size,
         fits=False,
-        message=f"not tried: it would take about {human_bytes(wanted)} of {human_bytes(limit)}",
+        message=f"not tried: it would need about {human_bytes(wanted)}, more than "
+        f"{human_bytes(limit)}",
     )
 
 
@@ -202,7 +203,7 @@ class _Ranks:
             engine.close()
 
     def _batch(self, size: int, of_global: int) -> Batch:
-        padded = max(2, size)  # as in loaders, which pad a single sample
+        padded = max(2, size)  # loaders also pad a single sample to two
         generator = torch.Generator(self._world.device)
         inputs, targets = draw(self._plan, padded, generator)
         return Batch(inputs, targets, size, of_global)

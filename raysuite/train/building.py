@@ -27,8 +27,8 @@ from raysuite.tasks import Task, make_task
 
 
 def import_own(plan: RunPlan) -> None:
-    """Import the user's modules. Changes that they make to the process on import, which happens
-    once per process, are not undone at the end of a run. Raises UserError if a module cannot be
+    """Import the user's modules. A module is imported once per process; changes that its import
+    makes to the process are not undone at the end of a run. Raises UserError if a module cannot be
     imported."""
     models.check(plan.spec.model.name)
     data = plan.spec.data
@@ -144,7 +144,7 @@ def _training_samples(data: str, facts: DatasetFacts) -> TensorSource:
     """The training set, opened once and kept open: the gate draws several batches."""
     prepared = prepare(DataOptions.model_validate_json(data), facts)
     source = open_source(prepared, "train")
-    assert isinstance(source, TensorSource), "tasks of images draw their own"
+    assert isinstance(source, TensorSource), "image tasks draw their own samples"
     return source
 
 

@@ -80,8 +80,8 @@ class LoopState(BaseModel):
     """Class name of each label; empty in checkpoints of earlier versions."""
 
     def check_classes(self, found: Sequence[str]) -> None:
-        """Raise DataError if labels now mean other classes."""
-        remedy = "restore the names that they had, or begin a new run"
+        """Raise DataError if labels now stand for other classes than in the checkpoint."""
+        remedy = "restore the earlier class names, or begin a new run"
         match_classes(self.classes, "the checkpoint", found, "the data set", remedy)
 
     def write(self, folder: Path) -> None:
@@ -116,7 +116,10 @@ def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | No
         if state.run_id != run_id:
             continue
         if state.epoch > epochs:
-            wrong.append(f"{place} is after epoch {state.epoch}, and the journal has {epochs}")
+            wrong.append(
+                f"{place} was written after epoch {state.epoch}, but the journal has only {epochs} "
+                "epochs"
+            )
         elif damage := _damage(place):
             wrong.append(damage)
         else:
@@ -137,12 +140,12 @@ def _damage(folder: Path) -> str:
         file = folder / name
         try:
             if file.stat().st_size != size:
-                return f"{file} has {file.stat().st_size} bytes, and had {size}"
+                return f"{file} has {file.stat().st_size} bytes instead of {size}"
             if file.suffix == ".pt":
                 with zipfile.ZipFile(file) as archive:
                     if archive.testzip() is not None:
                         return f"{file} is damaged"
-        except Exception as error:  # a damaged archive can raise any exception
+        except Exception as error:  # reading a damaged archive can raise any exception
             return f"{file} is damaged ({type(error).__name__})"
     return ""
 
@@ -163,7 +166,7 @@ def keep_checkpoint(folder: Path, save: Callable[[Path], None], world: World, co
     save(partial)
     comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
     if world.local_rank == 0:
-        flush_folder(partial)  # once per node, which caches what its own ranks wrote
+        flush_folder(partial)  # once per node: a node caches its own ranks' files
     comm.all_reduce(torch.zeros(1), "max")  # no rank opens its files any more
     if world.rank == 0:  # rank 0 has opened every file: NFS then reports current sizes
         write_sizes(partial)
@@ -174,7 +177,7 @@ def keep_checkpoint(folder: Path, save: Callable[[Path], None], world: World, co
         partial.rename(folder)
         flush_names(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
-    comm.all_reduce(torch.zeros(1), "max")  # before any rank writes the next checkpoint
+    comm.all_reduce(torch.zeros(1), "max")  # no rank may write the next checkpoint earlier
 
 
 def write_sizes(folder: Path) -> None:
@@ -214,7 +217,8 @@ def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
 def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Any] | None:
     """Restore the buffers that `save_rank` wrote, and return the rank's random state.
 
-    A rank that has no file (there were fewer ranks) takes rank 0's buffers, and returns None.
+    A rank without a file (the checkpoint is from fewer ranks) loads rank 0's buffers, and returns
+    None.
     """
     own = _rank_file(folder, world.rank)
     state = read_state(own if own.exists() else _rank_file(folder, 0))

@@ -55,7 +55,7 @@ Value = TypeVar("Value", int, float)
 
 
 class TrainingLoop:
-    """Trains and validates the network of one RunPlan on one rank, and holds the progress."""
+    """Trains and validates the network of one RunPlan on one rank, and keeps its progress."""
 
     def __init__(self, plan: RunPlan, world: World, strategy: Strategy) -> None:
         self.plan = plan
@@ -522,7 +522,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
     other_cores = others.cores(loop.engine.comm.all_gather)
     if before.attempts:
         earlier = before.data_wait_seconds
-        if len(earlier) != len(waits):  # the worker count changed: take the mean
+        if len(earlier) != len(waits):  # the worker count changed: use the mean
             earlier = [sum(earlier) / len(earlier)] * len(waits)
         waits = [a + b for a, b in zip(earlier, waits, strict=True)]
         power = joined([(before.power, before.seconds), (power, seconds)])
@@ -634,7 +634,7 @@ def validate(loop: TrainingLoop, watch: Watch) -> Validated | EndRequest:
             sums = found if sums is None else sums + found
             if stop := watch.step():
                 return stop
-    assert sums is not None, "every rank has a batch, of padding at least"
+    assert sums is not None, "every rank has a batch, which may be only padding"
     sums = sums.cpu()
     sums[1] += on_host
     if not engine.counts:

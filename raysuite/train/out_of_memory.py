@@ -25,7 +25,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error is, or was caused by, a failed allocation."""
-    import torch  # on use: the driver needs only `ray_out_of_memory`, and does not import torch
+    import torch  # not at the top: the driver uses only `ray_out_of_memory`, without torch
 
     found: BaseException | None = error
     while found is not None:
@@ -50,10 +50,10 @@ def figures(plan: RunPlan, world: World) -> str:
     left = available_bytes(world.device)
     size = "data.sequence" if plan.dataset.sequence else "data.image_size"
     return (
-        f"a micro-batch of {plan.micro_batch} {plan.dataset.samples_words} was too much: rank "
-        f"{world.rank} held {human_bytes(held)}, and {human_bytes(left)} are left; lower "
-        "training.global_batch or training.batch_per_worker, set training.accumulate to auto, or "
-        f"lower {size}"
+        f"a micro-batch of {plan.micro_batch} {plan.dataset.samples_words} did not fit into "
+        f"memory: rank {world.rank} used {human_bytes(held)}, and {human_bytes(left)} are free; "
+        "lower training.global_batch or training.batch_per_worker, set training.accumulate to "
+        f"auto, or lower {size}"
     )
 
 
@@ -66,7 +66,7 @@ def ray_out_of_memory(text: str) -> str:
     if node := _RAYS_FIGURES.search(text):
         told += f"; {node[2]} on node {node[1]}"
     if held := _RAYS_SHARES.findall(text):
-        told += f"; the workers that it ended held {', '.join(held)}"
+        told += f"; the workers that it ended used {', '.join(held)}"
     return told
 
 

@@ -38,8 +38,8 @@ _AHEAD_STEPS = 4
 in training."""
 
 _UNSEEN = (
-    "no time shares: the profiler saw no kernel on a GPU; the driver may keep its counters from "
-    "users (NVIDIA's ERR_NVGPUCTRPERM), or CUPTI is missing"
+    "no time shares: the profiler saw no kernel on a GPU; the driver may deny users its counters "
+    "(NVIDIA's ERR_NVGPUCTRPERM), or CUPTI is missing"
 )
 
 
@@ -114,7 +114,7 @@ def _record(
         communication_exposed_seconds=each(parts.communication_exposed),
         data_seconds=each(parts.data),
         data_exposed_seconds=each(parts.data_exposed),
-        # in the same order on all ranks, because each value takes a collective
+        # in the same order on all ranks, because each value needs a collective
         kernel_seconds={name: each(parts.kernels[name]) for name in KERNELS if parts.kernels},
         sources=list(parts.sources),
         trace=trace.name if trace is not None else "",

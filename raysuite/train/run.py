@@ -42,8 +42,8 @@ from raysuite.train.stages import measure_stages
 from raysuite.train.stop_together import Prune, RequestedEnd, Stop, Watch, never
 
 _DRIFTED = (
-    "the strategy passed the gate, and yet the ranks hold different weights at the end of this "
-    "run: it does not synchronise every weight of this model, or not at every step"
+    "the strategy passed the gate, but at the end of this run the ranks have different weights: "
+    "the strategy does not synchronise every weight of this model, or not at every step"
 )
 
 _DIVERGED = (
@@ -120,7 +120,7 @@ class _Attempt:
         self._parts: dict[str, float] = defaultdict(float)
         self._loop: TrainingLoop | None = None
         import_own(plan)
-        # modules' objects are never garbage: the collection at the end need not traverse them
+        # objects of imported modules are never garbage: exclude them from later collections
         gc.freeze()
         group.callback(self._free)
         self._transport = Transport(world.device.type == "cuda" and world.size > 1)
@@ -128,7 +128,7 @@ class _Attempt:
             profiled = plan.spec.measure.profile == "torch"
             self._strategy = group.enter_context(joined(plan.spec.strategy, world, profiled))
         set_torch(plan)
-        # only on rank 0: many ranks would all ask one file server for the commit
+        # only rank 0 finds the commit: with many ranks, all would read it from one file server
         self._facts = environment(commits=world.rank == 0)
         group.callback(bind, os.sched_getaffinity(0))
         self._binding = bind_worker(plan, world)
@@ -225,7 +225,7 @@ class _Attempt:
         while loop.epoch < goal and not loop.stops_early:
             try:
                 done = loop.run_epoch(watch)
-            except FloatingPointError as error:  # raised by fp16's loss scale, on all ranks
+            except FloatingPointError as error:  # fp16's loss scale is too small, on all ranks
                 return self.failed("error", str(error))
             if isinstance(done, Stop):
                 keep(loop)
@@ -261,7 +261,8 @@ class _Attempt:
         """Yield the figures of a whole run, after the check that all ranks hold equal weights."""
         plan, world, loop = self._plan, self._world, self.loop
         finished = self._finished()
-        # only now are sharded weights gathered, which takes memory that training does not need
+        # Sharded weights are gathered only now, after training, because this takes additional
+        # memory.
         weights = loop.engine.weights()
         held = [weights] if loop.average is None else [weights, loop.average.weights()]
         if not all(same_on_all_ranks(loop.engine.comm, each) for each in held):

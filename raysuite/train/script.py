@@ -31,7 +31,8 @@ number of steps to check, whether energy is measured, the profile, and the launc
 
 
 def output_file(folder: Path, rank: int) -> Path:
-    """The path of the named pipe for a rank's output, which exists if the launcher has made it."""
+    """The path of the named pipe for a rank's output; the pipe exists only if the launcher made
+    it."""
     return folder / f"output-{rank}"
 
 

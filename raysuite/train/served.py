@@ -68,28 +68,29 @@ def served(plan: RunPlan, weights: Path) -> nn.Module:
 def network_of(plan: RunPlan, weights: Path) -> nn.Module:
     """The network of a run with the state stored in `weights`, on the CPU, for inference.
 
-    Raises UserError if the file is damaged, or does not hold a state of this network, for example
-    because the user's own model has changed.
+    Raises UserError if the file is damaged, or does not contain a state of this network, for
+    example because the user's own model has changed.
     """
     network = models.build(plan.spec.model, plan.dataset)
     try:
         network.load_state_dict(read_state(weights))
     except RunError as error:
         raise UserError(
-            f"{weights} is damaged, or holds more than tensors; restore it from a copy, or choose "
-            "another run"
+            f"{weights} is damaged, or contains more than tensors; restore it from a copy, or "
+            "choose another run"
         ) from error
     except RuntimeError as error:
         raise UserError(
             f"{weights} does not fit {plan.spec.model.name!r} as it is now: "
-            f"{str(error).splitlines()[-1].strip()}; check out the code that the run was made with"
+            f"{str(error).splitlines()[-1].strip()}; check out the code with which the run was "
+            "made"
         ) from error
     return network.eval()
 
 
 def example(plan: RunPlan) -> NDArray[Any]:
-    """Two synthetic images of the size and channels that the network takes, equal in all calls; for
-    other tasks, two inputs of the validation set.
+    """Two synthetic images of the network's image size and number of channels, equal in all calls;
+    for other tasks, two inputs of the validation set.
 
     Raises UserError if the inputs are several tensors.
     """
@@ -115,8 +116,8 @@ def outputs(module: nn.Module, inputs: NDArray[Any]) -> NDArray[Any]:
 def _single(value: Any, what: str) -> NDArray[Any]:
     if not isinstance(value, Tensor):
         raise UserError(
-            f"the network's {what} are a {type(value).__name__}, and a registered model has one "
-            "tensor; use the run's own model.pt, a state_dict"
+            f"the network's {what} are a {type(value).__name__}, but a registered model has a "
+            "single tensor; use the run's model.pt, a state_dict"
         )
     array: NDArray[Any] = value.numpy()
     return array

@@ -85,7 +85,7 @@ def check_samples(
     if bad > MOST_BAD * samples:
         raise DataError(
             f"{prepared.files}: more than {MOST_BAD:.0%} of the {samples} samples of {split} "
-            f"cannot be read, and data.bad_samples=skip leaves out no more; repair the set. "
+            "cannot be read, and data.bad_samples=skip allows no more; repair the set. "
             "The first of them:\n" + "\n".join(reasons[:3])
         )
     record = SamplesSkipped(
@@ -108,7 +108,7 @@ def _shared_mask(comm: Comm, samples: int, faults: Faults) -> NDArray[np.bool_]:
 
 
 def _shared_reasons(comm: Comm, ids: NDArray[np.int64], faults: Faults) -> list[str]:
-    """The reasons why the samples `ids` are bad, in their order, gathered on all ranks."""
+    """The reasons why the samples `ids` are bad, in the order of `ids`, gathered on all ranks."""
     own = [
         (sample, faults[sample].encode(errors="replace")[:_LONGEST].decode(errors="replace"))
         for sample in ids.tolist()

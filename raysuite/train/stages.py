@@ -33,7 +33,7 @@ def measure_stages(loop: TrainingLoop) -> StagesMeasured | None:
     clock = partial(now, loop.world.device)
     steps.take(before)
     engine.measured = counted = Measured(clock, memory=True)
-    steps.take(1 + schedule.steps_to_fill)  # until all micro-batches in flight have been counted
+    steps.take(1 + schedule.steps_to_fill)  # all micro-batches in flight are then counted
     engine.measured = None
     engine.comm.all_reduce(torch.zeros(1), "max")
     engine.measured = timed = Measured(clock)

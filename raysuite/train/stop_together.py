@@ -150,7 +150,8 @@ class Watch:
         self._steps += 1
         if self._pending is not None:
             number, deadline, steps = self._pending().tolist()
-            # a number of steps computed before `anew` is for steps of another duration
+            # a number of steps that was computed before `anew` is wrong for steps of another
+            # duration
             self._pending, self._left = None, 1 if self._anew else int(steps)
             if number == _PRUNE:
                 return self._prune

@@ -95,7 +95,8 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
     if size > (left := available_bytes(torch.device("cpu"))):
         message = (
             f"{_IMAGES} images of {facts.image_size} x {facts.image_size} pixels take "
-            f"{human_bytes(size)}, and {human_bytes(left)} of memory are left here; lower it"
+            f"{human_bytes(size)}, but this host has only {human_bytes(left)} of free memory; "
+            "lower the image size"
         )
         return [Mistake(message, key="data.image_size")]
     found = _network(
@@ -112,28 +113,28 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
     else:
         wrong = _refused(plan.spec.strategy, replace(found, decays=decays))
         if found.scripted and plan.spec.training.ema_decay is not None:
-            message = "a ScriptModule has no copy that averages its weights; leave ema_decay out"
+            message = "a ScriptModule cannot be copied to average its weights; omit ema_decay"
             wrong["training.ema_decay"] = message
         for key, patterns in plan.spec.optimizer.patterns.items():
             if idle := unmatched(patterns, found.parameters):
                 wrong[f"optimizer.{key}"] = idle
         if found.running and plan.spec.optimizer.averages:
             wrong["optimizer.name"] = (
-                f"layers {some(found.running, 5)} have running statistics of the weights in "
-                f"training, and {plan.spec.optimizer.name} validates their average; use adamw, or "
-                "a network with GroupNorm or LayerNorm"
+                f"layers {some(found.running, 5)} compute running statistics with the training "
+                f"weights, but {plan.spec.optimizer.name} validates the averaged weights; use "
+                "adamw, or a network with GroupNorm or LayerNorm"
             )
         if found.complex and plan.spec.optimizer.real:
             wrong["optimizer.name"] = (
-                f"{listed(found.complex)}: of complex numbers, which "
-                f"{plan.spec.optimizer.name} cannot update; use sgd, lars, lamb or adamw, or a "
-                "real parameter and torch.view_as_complex"
+                f"{listed(found.complex)}: complex parameters, which {plan.spec.optimizer.name} "
+                "cannot update; use sgd, lars, lamb or adamw, or a real parameter and "
+                "torch.view_as_complex"
             )
         # a single process does not synchronise BatchNorm
         if found.synced and plan.device == "cpu" and plan.spec.strategy.gated:
             wrong["model.name"] = (
                 f"layers {some(found.synced, 5)}: SyncBatchNorm, which torch has only for GPUs; "
-                "take BatchNorm, or set resources.device to gpu"
+                "use BatchNorm, or set resources.device to gpu"
             )
         wrong = wrong or _untrained(plan)
         if staged := plan.spec.strategy.staged():
@@ -145,7 +146,7 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
 
 
 def _uncut(plan: RunPlan, staged: PipelineOptions) -> dict[str, str]:
-    """The reason why this plan's network cannot be divided into stages, by key; empty if it can."""
+    """Key -> the reason why this plan's network cannot be divided into stages; empty if it can."""
     from raysuite.parallel.pipeline.blocks import blocks_of
     from raysuite.parallel.pipeline.partition import stage_sizes
 
@@ -159,9 +160,8 @@ def _uncut(plan: RunPlan, staged: PipelineOptions) -> dict[str, str]:
 
 
 def _untrained(plan: RunPlan) -> dict[str, str]:
-    """The reason why one process on a CPU cannot take a step with the plan's strategy, by key;
-    empty if it can. The step is tried only for strategies that change the inputs or weights of
-    layers."""
+    """Key -> the reason why one process on a CPU cannot take a step with the plan's strategy; empty
+    if it can. The step is tried only for strategies that change the inputs or weights of layers."""
     tried = plan.spec.strategy.alone()
     if plan.device != "cpu" or tried is None:
         return {}
@@ -181,8 +181,10 @@ def _untrained(plan: RunPlan) -> dict[str, str]:
             engine.step([batch], 0.0)
         except Exception as error:  # the user's forward may raise any exception
             held = f"; layers {some(names, 3)} have buffers, which stay fp32" if names else ""
-            message = f"with it a step on a CPU raised {type(error).__name__}: {error}{held}"
-            return {key: f"{message}; leave it out, or take layers without buffers, as GroupNorm"}
+            message = (
+                f"with this option a step on a CPU raised {type(error).__name__}: {error}{held}"
+            )
+            return {key: f"{message}; omit it, or use layers without buffers, such as GroupNorm"}
         finally:
             engine.close()
     return {}
@@ -240,15 +242,15 @@ def examine(
     trained = {name: each for name, each in named.items() if each.requires_grad}
     if not trained:
         raise UserError(
-            "all of its parameters are frozen: nothing would be trained; keep requires_grad True "
-            "for some"
+            "all of its parameters are frozen: nothing would be trained; leave requires_grad "
+            "True for some parameters"
         )
     odd = [n for n, each in named.items() if each.is_floating_point() and each.dtype != torch.float]
     if odd:
         raise UserError(
-            f"{listed(odd)}: {str(named[odd[0]].dtype).removeprefix('torch.')}, and weights and "
-            "inputs are float32 here; leave out .double(), .half() and the like: "
-            "training.precision computes in 16 bits"
+            f"{listed(odd)}: {str(named[odd[0]].dtype).removeprefix('torch.')}, but weights and "
+            "inputs must be float32; remove .double(), .half() and similar calls: for 16 bits, "
+            "set training.precision"
         )
     device = next(iter(trained.values())).device
     generator = torch.Generator().manual_seed(0)
@@ -309,7 +311,9 @@ def _loss(task: Task, output: Any, targets: Any) -> Tensor:
     """
     for each in leaves(targets):
         if isinstance(each, Tensor) and not each.is_meta and not each.isfinite().all():
-            raise UserError("data.name: its targets hold NaN or infinity; leave such samples out")
+            raise UserError(
+                "data.name: its targets contain NaN or infinity; leave such samples out"
+            )
     name = type(task).__name__
     try:
         loss, weight = task.loss(output, targets), float(task.weight(targets))
@@ -322,7 +326,9 @@ def _loss(task: Task, output: Any, targets: Any) -> Tensor:
         ) from error
     if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
         what = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise UserError(f"task: the loss of {name} is of {what}; expected a sum, one number")
+        raise UserError(
+            f"task: the loss of {name} is of {what}; expected the summed loss, a scalar tensor"
+        )
     for metric, found in zip(task.metrics, sums, strict=True):
         if metric.sums and not (isinstance(found, Tensor) and found.dim() == 1):
             raise UserError(
@@ -375,7 +381,7 @@ def _unread(data: str, facts: DatasetFacts) -> str:
 def main(file: Path, batches: bool = True) -> None:
     """Check the plans on standard input, in order. Without `batches`, check only whether their
     networks can be imported."""
-    sys.path.append(os.getcwd())  # like `raysuite`, for the user's own modules
+    sys.path.append(os.getcwd())  # as `raysuite` does, to find the user's own modules
     plans = [RunPlan.model_validate(plan) for plan in json.load(sys.stdin)]
     with file.open("w", encoding="utf-8") as lines:
         for plan in plans:

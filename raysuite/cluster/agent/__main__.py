@@ -84,8 +84,8 @@ def _temp(scratch: Path) -> Path:
         return Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=scratch))  # mode 0700
     except OSError as error:
         raise UserError(
-            f"no folder can be made in the site's scratch {scratch}: {error}; name another, on "
-            "the node's own disk"
+            f"no folder can be made in the site's scratch {scratch}: {error}; give another "
+            "folder, on the node's own disk"
         ) from error
 
 

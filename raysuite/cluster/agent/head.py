@@ -120,7 +120,7 @@ class MlflowKeeper:
             try:
                 self.server.mark_answered()
             except OSError as error:
-                log.warning("MLflow's database is not copied if the head is killed: %s", error)
+                log.warning("MLflow's database will not be copied if the head is killed: %s", error)
         elif ended:
             self._give_up(f"its server did not start: {self._end()}")
         elif now - self.began > _STARTS_S and not self._late:
@@ -131,7 +131,7 @@ class MlflowKeeper:
         why = self._end()  # the server's own child may still run and hold the port
         self._restarts = [then for then in self._restarts if now - then < _WITHIN_S]
         if len(self._restarts) >= _RESTARTS:
-            self._give_up(f"its server ended again and again: {why}")
+            self._give_up(f"its server ended repeatedly: {why}")
             return
         log.warning("MLflow's server ended (%s); starting it again", why)
         self._restart(now)
@@ -271,7 +271,7 @@ class HeadNode:
         while not node.signals.ended:
             self._watch()
             node.signals.wait(0.5)
-        if node.folder.stop() is None:  # otherwise the file already has the reason
+        if node.folder.stop() is None:  # if the file exists, it already has a reason
             node.folder.write(Stop(reason="preempted", deadline=time.time()))
 
     def end(self) -> None:

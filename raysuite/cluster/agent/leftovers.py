@@ -34,7 +34,7 @@ def clear_away(
         if node.host != place.host or not node.temp:
             continue
         if find_process(node.pid, node.birth):
-            wrong.append(f"agent {node.pid} runs, with {node.temp}; `kill {node.pid}` ends both")
+            wrong.append(f"agent {node.pid} still runs in {node.temp}; `kill {node.pid}` ends it")
             continue
         for pid in kill_left_behind(node.temp):
             wrong.append(f"process {pid} had not ended with its agent; it was killed")
@@ -62,15 +62,15 @@ def clear_local(folder: ClusterFolder, cluster: Cluster, tell: Callable[[str], N
 
 
 def _not_ours(node: Node) -> str:
-    """Why the temporary folder of `node` is not the one that the node's agent made; empty if the
-    agent made it, or if it is gone."""
+    """The reason why the temporary folder of `node` is not the folder that the node's agent made;
+    empty if it is this folder, or if it does not exist."""
     temp = Path(node.temp)
     try:
         found = temp.lstat()
     except OSError:
         return ""  # the folder is gone
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        return "it is not a folder of yours"
+        return "it does not belong to you"
     if found.st_mode & 0o077:
         return f"it is open to others (mode {stat.S_IMODE(found.st_mode):o})"
     nonce = temp / NONCE
@@ -85,7 +85,7 @@ def _bring_home(
     if not (temp / "mlflow" / ANSWERED).exists():
         return  # the database may be incomplete, or only partly migrated
     if _is_newer(temp / "mlflow" / DATABASE, folder.mlflow / DATABASE):
-        tell(f"MLflow's database is taken over from {temp}")
+        tell(f"MLflow's database is copied from {temp}")
         MlflowServer(folder, cluster.site.mlflow, node.address, 0, temp).save()
 
 

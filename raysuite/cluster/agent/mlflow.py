@@ -70,7 +70,7 @@ class MlflowServer:
         user = self._folder.mlflow_user()
         if user is None:
             raise UserError(f"{self._folder.mlflow_file} is missing; start the cluster again")
-        hosts = (*self._names, "127.0.0.1", "localhost")  # the last two are for SSH forwards
+        hosts = (*self._names, "127.0.0.1", "localhost")  # the last two: for clients over SSH
         store = self._store()
         return mlflow_server.environment(base, self._own, user, store, hosts, self._port)
 
@@ -99,7 +99,7 @@ class MlflowServer:
         if here.exists() and (problem := _damage(here)):
             log.error("MLflow's database is damaged (%s); its last copy is restored", problem)
             shutil.move(here, self._folder.mlflow / f"{DATABASE}.damaged")
-            for name in ("journal", "wal", "shm"):  # SQLite would apply them to the restored copy
+            for name in ("journal", "wal", "shm"):  # else SQLite applies them to the copy
                 here.with_name(f"{DATABASE}-{name}").unlink(missing_ok=True)
         if not here.exists():
             _restore(self._folder.mlflow / DATABASE, here)
@@ -134,7 +134,7 @@ def _read_url(file: Path) -> str:
         dialect.import_dbapi()
     except ModuleNotFoundError as error:
         raise MissingPartError(
-            f"{named} asks for a database whose driver, {error.name}, is not installed for "
+            f"{named} names a database whose driver, {error.name}, is not installed for "
             f"{sys.executable}; `pip install 'raysuite[postgres]'`, or `make setup` in a "
             "checkout, installs PostgreSQL's"
         ) from None
@@ -156,8 +156,9 @@ def _restore(kept: Path, here: Path) -> None:
                 log.error("a copy of MLflow's database is damaged: %s", problems[-1])
     if problems:
         raise sqlite3.DatabaseError(
-            f"every copy of MLflow's database is damaged ({'; '.join(problems)}); move them away "
-            "to start with an empty one, and write the runs again with `raysuite sync RESULTS`"
+            f"every copy of MLflow's database is damaged ({'; '.join(problems)}); move the copies "
+            "away to start with an empty database, and write the runs again with `raysuite sync "
+            "RESULTS`"
         )
     return None
 
@@ -182,8 +183,9 @@ def _damage(database: Path) -> str:
 def _copy(source: Path, target: Path, keep: bool = False) -> None:
     """Copy a database to a file of mode 0600. `target` is replaced only by a complete copy.
 
-    With `keep`, previous copies are kept as TARGET.1 (the newest) and so on, but not more often
-    than every _GENERATION_S seconds. Raises sqlite3.DatabaseError if the copy is damaged.
+    With `keep`, the previous copy becomes TARGET.1, TARGET.1 becomes TARGET.2 and so on, but only
+    if TARGET.1 is missing or at least _GENERATION_S seconds old; otherwise the previous copy is
+    overwritten. Raises sqlite3.DatabaseError if the copy is damaged.
     """
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     # The file is created here, because SQLite would create it with the umask's mode. The copy needs

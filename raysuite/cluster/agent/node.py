@@ -154,7 +154,7 @@ class ThisNode:
         self._seconds[what] = time.monotonic() - since
 
     def take_ports(self, attempt: int) -> None:
-        """Take a free block of ports; each attempt takes another block."""
+        """Reserve a free block of ports; each attempt reserves another block."""
         self.release_ports()
         seed = f"{self.folder.path}:{self.place.incarnation}:{self.place.host}:{attempt}"
         size = ports.block_size(self.place.cpus or 0)
@@ -179,7 +179,8 @@ class ThisNode:
         """Raise NodeFailedError if slurmstepd on this node has died."""
         if self._step.is_lost():
             raise NodeFailedError(
-                "SLURM's own process of the step (slurmstepd) is gone here; Ray ends with it"
+                "SLURM's process of the step (slurmstepd) has ended on this node, so Ray is "
+                "ended too"
             )
 
     def ray_ended(self) -> bool:
@@ -233,7 +234,7 @@ class WorkerNode:
             why = node.end_ray()
             attempt += 1
             if not node.signals.ended and not self._head_ended():
-                node.say("starting", f"Ray ended here; joining again: {why}")
+                node.say("starting", f"Ray ended on this node; joining the cluster again: {why}")
                 node.signals.wait(_REJOIN_AFTER_S)
 
     def end(self) -> None:

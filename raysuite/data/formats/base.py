@@ -42,7 +42,7 @@ class Counts:
 def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
     """The error that lists missing files, with their folder, their origin, and what to do.
 
-    `missing` holds paths below the set's folder; if empty, the folder itself is missing.
+    `missing`: paths below the set's folder; if empty, the folder itself is missing.
     """
     root = root_of(data)
     what = f"{some(missing, SHOWN)} missing in {root}" if missing else f"no folder {root}"
@@ -160,7 +160,7 @@ class Source(ABC):
         changed; None if there is no such file."""
         return None
 
-    def close(self) -> None:  # noqa: B027 - some have no files
+    def close(self) -> None:  # noqa: B027 - the samples of some formats have no files
         """Close the files."""
 
 
@@ -169,8 +169,8 @@ class TensorSource(Source):
 
     @abstractmethod
     def sample(self, number: int) -> Any:
-        """(inputs, targets) of one sample: arrays, or tuples or dictionaries of arrays. Raises
-        DataError, which names the sample's place."""
+        """(inputs, targets) of one sample; each is an array, or a tuple or dictionary of arrays.
+        Raises DataError, which names the sample's place."""
 
     def weights(self) -> NDArray[np.float64] | None:
         """[samples] weights of the samples in the loss; None if they are not known in advance."""

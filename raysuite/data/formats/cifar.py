@@ -80,8 +80,8 @@ def read_batch(path: Path) -> Batch:
         content = load(path.read_bytes())
     except (ValueError, OSError) as error:
         raise DataError(
-            f"{path}: not a batch of CIFAR-10 that can be trusted: {error}; take it from the "
-            "official archive"
+            f"{path}: not a batch of CIFAR-10 that can be trusted: {error}; copy the file again "
+            "from the official archive"
         ) from error
     found = content if isinstance(content, dict) else {}
     labels, planes = (found.get(key, found.get(key.encode())) for key in ("labels", "data"))
@@ -96,8 +96,8 @@ def read_batch(path: Path) -> Batch:
     ):
         raise DataError(
             f"{path}: not a batch of CIFAR-10; expected a dictionary with `labels`, a list of "
-            f"numbers from 0 to 9, and `data`, a row of {PLANES} bytes for each; take it from the "
-            "official archive"
+            f"numbers from 0 to 9, and `data`, a row of {PLANES} bytes for each; copy the file "
+            "again from the official archive"
         )
     return Batch(bytes(labels), planes.data)
 
@@ -267,7 +267,7 @@ def _encode(text: str, encoding: str) -> bytes:
 
 def _from_buffer(data: bytes, kind: _Kind, shape: tuple[int, ...], order: str) -> Array:
     if order != "C":
-        raise ValueError(f"an array in the order {order!r}")
+        raise ValueError(f"an array in the memory order {order!r}")
     return Array(kind.code, shape, bytes(data))
 
 
@@ -298,7 +298,8 @@ def load(data: bytes) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # for odd escapes in damaged text
-            # The standard unpickler allocates what a damaged length asks for; so check it first.
+            # The standard unpickler allocates as many bytes as a damaged length states; so check it
+            # first.
             for operation, argument, position in pickletools.genops(io.BytesIO(data)):
                 if operation.name.endswith("PUT") and (argument or 0) > len(data):
                     raise ValueError(f"a damaged memo at byte {position}")

@@ -23,7 +23,7 @@ from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import IDX_FILES, SPLITS, DatasetFacts, Format
 
 _FOLDERS = (".", "raw", "MNIST/raw")
-"""Folders below the set's folder that may hold the files: torchvision uses MNIST/raw."""
+"""Folders below the set's folder in which the files may be: torchvision uses MNIST/raw."""
 _BYTES = 0x08
 """The type code of unsigned bytes."""
 CLASSES = tuple(str(digit) for digit in range(10))
@@ -51,7 +51,7 @@ def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
     (labelled,) = shape(labels, 1)
     if many != labelled:
         raise DataError(
-            f"{images} holds {many} images, and {labels} holds {labelled} labels; copy both again"
+            f"{images} has {many} images, but {labels} has {labelled} labels; copy both again"
         )
     if not many or not rows or not columns:
         raise DataError(f"{images}: {many} images of {rows} x {columns} pixels; copy it again")
@@ -77,8 +77,8 @@ def shape(path: Path, dimensions: int) -> tuple[int, ...]:
     if length != (expected % 2**32 if path.suffix == ".gz" else expected):
         shown = " x ".join(map(str, sizes))
         raise DataError(
-            f"{path}: {told} {length} bytes, and its header, {shown}, asks for {expected}; "
-            "copy it again"
+            f"{path}: {told} {length} bytes, but its header ({shown}) requires {expected}; copy "
+            "it again"
         )
     return sizes
 
@@ -125,7 +125,9 @@ def unpack(path: Path, dimensions: int, target: Path) -> None:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be unpacked ({error}); copy it again") from error
     if left:
-        raise DataError(f"{path}: its unpacked size is not that of its header; copy it again")
+        raise DataError(
+            f"{path}: its unpacked size differs from the size in its header; copy it again"
+        )
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:

@@ -1,6 +1,6 @@
 """Folders of image files: PATH/train/CLASS/* and PATH/val/CLASS/*, and ImageNet's own layouts.
 
-ImageNet's archives hold all validation images in one flat folder. The classes of these images are
+ImageNet's archives have all validation images in one flat folder. The classes of these images are
 in a file from the devkit, Kaggle or TensorFlow (`LABEL_FILES`). Kaggle's archive has both splits
 below ILSVRC/Data/CLS-LOC.
 """
@@ -32,7 +32,7 @@ from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS, DatasetFacts, 
 
 LAYOUT = "expected PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
 _TOPS = ("", "ILSVRC/Data/CLS-LOC/")
-"""Folders below the set's folder that may hold train and val."""
+"""Folders below the set's folder in which train and val may be."""
 LABEL_FILES = (
     "imagenet_2012_validation_synset_labels.txt",
     "LOC_val_solution.csv",
@@ -40,9 +40,9 @@ LABEL_FILES = (
     "data/ILSVRC2012_validation_ground_truth.txt",
     "ILSVRC2012_validation_ground_truth.txt",
 )
-"""Files with the classes of validation images that lie in one flat folder."""
+"""Files with the classes of validation images that are in one flat folder."""
 _META = "meta.mat"
-"""The devkit's file that maps class numbers to synsets; it lies next to the file of labels."""
+"""The devkit's file that maps class numbers to synsets; it is next to the file of labels."""
 _THREADS = 8
 """Number of folders listed in parallel, because network file systems have a high latency."""
 
@@ -119,8 +119,8 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
     if images.wrong:
         told = some([f"{each.place}: {each.message}" for each in images.wrong], SHOWN)
         raise DataError(
-            f"{told}; {LAYOUT}; valid: files that end in {', '.join(IMAGE_SUFFIXES)}; if "
-            "classes may lack images, set data.bad_samples to skip"
+            f"{told}; {LAYOUT}; valid: files that end in {', '.join(IMAGE_SUFFIXES)}; to allow "
+            "classes without images, set data.bad_samples to skip"
         )
     return images
 
@@ -183,7 +183,7 @@ def _class_mistakes(
     for name in found.classes:
         images = found.splits[split].get(name)
         if images is None and (split == "train" or not val_may_lack):
-            yield name, f"no folder of this class, which {other} has"
+            yield name, f"no folder of this class, although {other} has one"
         elif split == "train" and images == [] and not train_may_lack:
             yield name, "the class has no images"
 
@@ -259,9 +259,10 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
     file = next((path for path in _label_places(root, top) if path.is_file()), None)
     if file is None:
         raise DataError(
-            "the images lie in one folder, and no file has their classes; put "
-            f"{LABEL_FILES[2]} (with meta.mat next to it, both from ILSVRC2012_devkit_t12.tar.gz), "
-            f"{LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or move the images into val/CLASS"
+            "the images are in one folder, and there is no file with their classes; put "
+            f"{LABEL_FILES[2]} (with meta.mat next to it, both from "
+            f"ILSVRC2012_devkit_t12.tar.gz), {LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or "
+            "move the images into val/CLASS"
         )
     try:
         by_name = file.suffix == ".csv"
@@ -276,14 +277,14 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
         ) from error
     if len(lines) != len(images):
         raise DataError(
-            f"{file} has the classes of {len(lines)} images, and {len(images)} are there; make "
-            "them equal, or move the images into val/CLASS"
+            f"{file} has the classes of {len(lines)} images, but there are {len(images)} images; "
+            "make the numbers equal, or move the images into val/CLASS"
         )
     unknown = sorted({*lines} - {*classes})
     if unknown:
         raise DataError(
             f"{file}: validation images of {len(unknown)} classes that have no folder in "
-            f"{root / top}train: {', '.join(unknown[:5])}; add them, or take those images out"
+            f"{root / top}train: {', '.join(unknown[:5])}; add the folders, or remove these images"
         )
     return lines
 

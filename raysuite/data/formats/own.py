@@ -43,7 +43,7 @@ def open_split(data: DataOptions, split: str) -> Any:
         made = make(split=split, **data.options)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise any error
         raise DataError(
             f"{data.name}(split={split!r}, ...) raised {type(error).__name__}: {error}; it is "
             "called with the split, `train` or `val`, and data.options"
@@ -63,7 +63,7 @@ def count(data: DataOptions) -> Counts:
     names = class_names(data, splits["train"])
     if declared_classes(data, splits["val"]):
         of_val, where = class_names(data, splits["val"]), f"{data.name}(split='val')"
-        remedy = "number the classes of both splits alike"
+        remedy = "use the same class numbers in both splits"
         match_classes(names, "split='train'", of_val, where, remedy)
     return Counts(counts["train"], counts["val"], names)
 
@@ -139,7 +139,7 @@ class Source(base.Source):
             return self._pixels(image, place), label
         except DataError:
             raise
-        except (Exception, SystemExit) as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise any error
             raise DataError(
                 f"{place} raised {type(error).__name__}: {error}; expected an image and its "
                 "label; correct it, or set data.bad_samples to skip"

@@ -80,7 +80,7 @@ class _Samples:
         place = self.place(number)
         try:
             found = self._set[number]
-        except (Exception, SystemExit) as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise any error
             why = f"{type(error).__name__}: {error}"
             raise DataError(f"{place} raised {why}; correct it") from error
         if not isinstance(found, tuple | list) or len(found) != 2:
@@ -102,7 +102,7 @@ class _Samples:
         try:
             collate = getattr(self._set, "collate", torch.utils.data.default_collate)
             inputs, targets = collate(samples)
-        except (Exception, SystemExit) as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise any error
             raise DataError(
                 f"{self.place(first)} and {len(samples) - 1} others cannot be stacked "
                 f"({type(error).__name__}: {error}); give all samples one shape, or the data set a "

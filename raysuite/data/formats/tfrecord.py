@@ -263,7 +263,10 @@ def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
     # the index may be damaged too: never read beyond the end of the file
     present = os.fstat(descriptor).st_size - offset
     if offset < 0 or size < FRAME:
-        raise DataError(f"{place}: no record has {size} bytes; write the index again")
+        raise DataError(
+            f"{place}: the index gives offset {offset} and size {size}, which no record can have; "
+            "write the index again"
+        )
     record = b"" if size > present else os.pread(descriptor, size, offset)
     if len(record) < size:
         raise cut_short(place, max(0, min(present, size)), size)
@@ -608,12 +611,14 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
 def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: bool) -> None:
     """Add an error for the index; with `write`, instead write the index from the places `found`."""
     if not write:
-        part.wrong("index", str(path), f"{wrong}; --write-index writes that of a whole shard")
+        part.wrong(
+            "index", str(path), f"{wrong}; --write-index writes the index of an undamaged shard"
+        )
         return
     try:
         write_whole(path, "".join(f"{offset} {size}\n" for offset, size in found).encode())
     except OSError as error:
-        part.wrong("index", str(path), f"{wrong}; it cannot be written ({error.strerror})")
+        part.wrong("index", str(path), f"{wrong}; the index cannot be written ({error.strerror})")
     else:
         part.note("index", str(path), f"written: {wrong}")
 
@@ -628,7 +633,7 @@ def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[F
     for first in (0, 1):
         if present[0] >= first and present[-1] < first + many and (first or present[0] == 0):
             return first, []
-    message = f"labels from {present[0]} to {present[-1]}, and classes.txt names {many} classes"
+    message = f"labels from {present[0]} to {present[-1]}, but classes.txt names {many} classes"
     return None, [Finding(str(target.root), -1, "label", message)]
 
 
@@ -644,7 +649,7 @@ def name_findings(
         if len(several) > 1:
             held = ", ".join(map(str, sorted(several)))
             where = "records and classes.txt" if name in names.values() else "records"
-            message = f"class {name!r} has the labels {held} in the {where}; give it one of its own"
+            message = f"class {name!r} has the labels {held} in the {where}; use only one of them"
             yield Finding(str(root), -1, "label", message)
 
 

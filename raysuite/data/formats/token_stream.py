@@ -1,6 +1,6 @@
 """Text and tokens: sequences of equal length, cut from one stream of tokens for each split.
 
-In text, a token is a byte. Files of tokens hold 16-bit whole numbers, little-endian, or 32-bit
+In text, a token is a byte. Files of tokens contain 16-bit whole numbers, little-endian, or 32-bit
 numbers if the vocabulary has more than 65,536 tokens. X.bin may have an X.idx, the index of
 Megatron-LM's `preprocess_data.py` (megatron/core/datasets/indexed_dataset.py), which gives the
 dtype and the position of each sequence. The stream consists of these sequences in order. As in
@@ -96,7 +96,7 @@ def _files(data: DataOptions, split: str) -> list[Path]:
 
 def _below(folder: Path, suffix: str, parents: tuple[Path, ...]) -> Iterator[Path]:
     real = folder.resolve()
-    if not folder.is_dir() or real in parents:  # a link to a folder that contains it
+    if not folder.is_dir() or real in parents:  # `folder` is a link to a folder that contains it
         return
     for path in folder.iterdir():
         if path.name.startswith("."):
@@ -158,7 +158,7 @@ def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
     Raises DataError if the index is damaged, is not Megatron-LM's, or does not match the file.
     """
     content = index.read_bytes()
-    remedy = "write both files again, or take the index away if the tokens are plain numbers"
+    remedy = "write both files again, or remove the index if the tokens are plain numbers"
     if len(content) < _HEADER.size or not content.startswith(_MAGIC):
         raise DataError(f"{index} is not a Megatron-LM index; {remedy}")
     _, version, kind, sequences, documents = _HEADER.unpack_from(content)
@@ -196,7 +196,7 @@ def count(data: DataOptions) -> Counts:
     tokens = {split: len(_stream(data, split)) for split in SPLITS}
     short = [f"{split} has {n}" for split, n in tokens.items() if n < 2]
     if short:
-        raise DataError(f"{data.name}: {' and '.join(short)} tokens; both splits need two or more")
+        raise DataError(f"{data.name}: {' and '.join(short)} tokens; each split needs two or more")
     train, val = (_samples(tokens[split], data.sequence) for split in SPLITS)
     return Counts(train, val, classes=(), vocabulary=data.classes or BYTES)
 

@@ -86,8 +86,8 @@ class DaliLoader:
     ) -> None:
         if options.device == "gpu" and device.type != "cuda":
             raise DataError(
-                f"DALI's gpu pipeline was asked for, and the worker's device is {device.type}; "
-                "set loader.device to cpu, or resources.device to gpu"
+                f"loader.device is gpu, but the worker's device is {device.type}; set "
+                "loader.device to cpu, or resources.device to gpu"
             )
         self._prepared, self._options, self._device = prepared, options, device
         self._channels_last = channels_last
@@ -185,7 +185,7 @@ class DaliLoader:
             inputs = self._inputs()
             images = self._decoded(inputs)
             if grey and prepared.encoded:
-                # DALI's decoder would give another grey: it takes a JPEG's stored luma, and applies
+                # DALI's decoder would give another grey: it uses a JPEG's stored luma, and applies
                 # a PNG's gamma.
                 images = fn.color_space_conversion(
                     images, image_type=types.DALIImageType.RGB, output_type=types.DALIImageType.GRAY

@@ -119,7 +119,7 @@ class Decoding:
                 try:
                     work(sample, *self._source.read(sample))
                     whole[sample] = True
-                except DataError:  # reported when a batch needs it
+                except DataError:  # the error is raised when a batch needs the image
                     pass
 
         cores = len(os.sched_getaffinity(0))
@@ -234,10 +234,10 @@ def key_of(source: Source, prepared: Prepared, split: Split) -> str:
 def _states(source: Source, prepared: Prepared, split: Split) -> Iterator[object]:
     files = dict.fromkeys(source.file(sample) for sample in range(prepared.samples(split)))
     for file in files:
-        if file is None:  # a user's own set: take its module's file
+        if file is None:  # a user's own set: use the file of its module
             file = getattr(sys.modules.get(prepared.data.name.partition(":")[0]), "__file__", None)
         try:
             found = os.stat(file) if file else None
-        except OSError:  # missing: reported when it is read
+        except OSError:  # a missing file is reported when it is read
             found = None
         yield file, found and (found.st_size, found.st_mtime_ns)

@@ -27,7 +27,7 @@ from raysuite.spec.loaders import NativeOptions
 Loaded = tuple[Tensor, Tensor]
 """Images, uint8 [b, H, W, C] or fp32 [b, C, H, W], and labels [b] int64."""
 Room = Callable[[int], Tensor]
-"""Number of images -> memory for a batch of them."""
+"""Number of images -> memory for a batch of that many images."""
 
 _PART = 16
 """Images per task. Larger tasks leave threads idle; smaller tasks take more time per image."""

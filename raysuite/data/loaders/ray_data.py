@@ -163,8 +163,8 @@ class RayDataLoader:
             batch_size=None,
             batch_format="pyarrow",
             compute=ray.data.TaskPoolStrategy(size=options.tasks),
-            # The workers hold their CPUs while they wait for these tasks. On a full cluster, a task
-            # that requires a CPU would wait for the workers for ever.
+            # The workers keep their CPUs allocated while they wait for these tasks. On a full
+            # cluster, a task that requires a CPU would wait for the workers for ever.
             num_cpus=0,
             # run on this node, which has the files
             label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
@@ -180,7 +180,7 @@ _DECODED = pa.schema(
     [("images", pa.large_binary()), ("labels", pa.large_binary()), ("error", pa.string())]
 )
 """One row per batch: uint8 [b, size, size, C] and int64 [b], or an error message. For samples that
-are not images, `images` holds the pickled inputs and targets."""
+are not images, `images` contains the pickled inputs and targets."""
 
 _MOST_OPEN = 8
 _open: dict[str, Source] = {}

@@ -120,7 +120,7 @@ def _as_given(tensor: Tensor, like: Any) -> Any:
     """Convert a tensor from `_tensor` to the kind of `like`: a tensor, an array or a number."""
     if isinstance(like, Tensor):
         return tensor
-    if isinstance(like, np.generic):  # keeps its dtype in a batch, and a Python number does not
+    if isinstance(like, np.generic):  # keeps its dtype in a batch, unlike a number
         return tensor.numpy()[()]
     return tensor.numpy() if isinstance(like, np.ndarray) else tensor.item()
 
@@ -159,14 +159,14 @@ class _Held(TensorSource):
             if parts.keys() != places.keys():
                 raise DataError(
                     f"{self._source.place(number)} has other keys, or more or fewer parts, than "
-                    "the first sample; the loader memory holds samples of one kind"
+                    "the first sample; the loader memory needs samples of one kind"
                 )
             # dictionaries of equal keys may have them in another order
             found = [_tensor(parts[place]) for place in places]
             if [each.dtype for each in found] != kinds:
                 raise DataError(
                     f"{self._source.place(number)} has {_kinds(found)}, and the first sample "
-                    f"{_kinds(self._first)}; the loader memory holds samples of one kind"
+                    f"{_kinds(self._first)}; the loader memory needs samples of one kind"
                 )
             self._read.append(found)
         return sum(each.nbytes + 8 * each.dim() for found in self._read for each in found) + 4096
@@ -177,7 +177,7 @@ class _Held(TensorSource):
             if len({len(shape) for shape in shapes}) > 1:
                 raise DataError(
                     f"{self._source.place(0)} and others have tensors of different numbers of "
-                    "dimensions; the loader memory holds samples of one kind"
+                    "dimensions; the loader memory needs samples of one kind"
                 )
             np.save(folder / f"{number}.npy", np.array(shapes, np.int64))
             with (folder / f"{number}.bin").open("wb") as file:

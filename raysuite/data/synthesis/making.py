@@ -212,7 +212,9 @@ def find(folder: Path, synthetic: SyntheticSet, force: bool) -> list[Written] | 
         return None
     if manifest["synthetic"] != identity(synthetic):
         raise UserError(
-            _differs(f"{folder} holds another synthetic data set", manifest["synthetic"], synthetic)
+            _differs(
+                f"{folder} contains another synthetic data set", manifest["synthetic"], synthetic
+            )
         )
     return [Written(**chunk) for chunk in manifest["chunks"]]
 
@@ -341,7 +343,7 @@ def make(
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written: {error}; {how_to_write(error)} or give another --out; "
-            "what is written is kept, and the same command resumes it"
+            "the complete files are kept, and the same command then continues"
         ) from error
     return Made(
         path=str(folder),

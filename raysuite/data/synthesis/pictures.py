@@ -178,7 +178,7 @@ def _digit(draw: np.random.Generator, label: int, split: Split, side: int) -> Pi
     cos, sin = zoom * np.cos(angle), zoom * np.sin(angle)
     shift = draw.uniform(-0.05, 0.05, 2) * scan.width
     centre, middle = side / 2, scan.width / 2
-    rows = [(cos, -sin + shear * zoom), (sin, cos)]  # from positions in the picture to the scan
+    rows = [(cos, -sin + shear * zoom), (sin, cos)]  # maps the picture's positions to the scan's
     matrix: list[float] = []
     for (a, b), moved in zip(rows, shift, strict=True):
         matrix += [a, b, middle + moved - (a + b) * centre]

@@ -199,7 +199,9 @@ def _size(name: str, form: str, size: Size | None) -> Size:
     if not all(least <= side <= most for side in size):
         raise UserError(f"size {size[0]}x{size[1]}; valid: sides of {least} to {most} pixels")
     if form in CIFAR_FILES and size != SIZES[name]:
-        raise UserError(f"CIFAR-10's {form} files hold 32 x 32 pixels; use folder or tfrecord")
+        raise UserError(
+            f"CIFAR-10's {form} files have images of 32 x 32 pixels; use folder or tfrecord"
+        )
     if name == "mnist" and size[0] != size[1]:
         raise UserError(f"size {size[0]}x{size[1]}; digits are square")
     return size

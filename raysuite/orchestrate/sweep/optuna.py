@@ -34,7 +34,7 @@ from raysuite.spec.tasks import CLASSIFICATION
 _TAIL = 1e-6
 """Probability of each of the two tails that are cut off a normal distribution."""
 _DIGITS = 6
-"""Significant digits to which a drawn number is rounded, so that files hold its exact value."""
+"""Significant digits to which a drawn number is rounded, so that files contain its exact value."""
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
@@ -48,7 +48,7 @@ def distribution_of(dimension: Dimension) -> BaseDistribution:
             return FloatDistribution(arguments[0], arguments[1], log=True)
         case "normal" | "qrandn":
             return FloatDistribution(_TAIL, 1 - _TAIL)
-        case "lograndint" | "qlograndint":  # a step stands for the range up to the next step
+        case "lograndint" | "qlograndint":  # each step represents the range up to the next step
             whole = dimension.whole()
             return FloatDistribution(whole[0] / whole.step, whole[-1] / whole.step + 1, log=True)
         case "randint" | "qrandint":
@@ -133,7 +133,7 @@ def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
     main = trial.figures.task.main
     if main.unit == "share":
         return longest * (2.0 - (reached if main.higher_is_better else 1.0 - reached))
-    return longest * (1.5 - main.sign * reached / (1 + abs(reached)) / 2)  # factor from 1 to 2
+    return longest * (1.5 - main.sign * reached / (1 + abs(reached)) / 2)  # 1 to 2 times `longest`
 
 
 _GENERATION = "NSGAIISampler:generation"
@@ -177,7 +177,8 @@ class OptunaAlgorithm:
         return TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
 
     def _suggested(self, trial: optuna.Trial) -> Values:
-        """Values of all keys whose conditions hold; the other keys are not suggested."""
+        """Values of all keys whose conditions are met; no values are suggested for the other
+        keys."""
         values: Values = {}
         for key, dimension in ordered(self._search.space):
             if holds(dimension.when, values):

@@ -3,8 +3,8 @@ the end of an interval; then each trial is resumed from its own checkpoint or fr
 a better trial.
 
 The journals contain the population's whole state. No trial continues before the decisions on all
-trials are written and every checkpoint that a trial takes is copied. So a driver that replaces a
-killed driver makes the same decisions as the killed driver would have made.
+trials are written and all checkpoints from which trials continue are copied. So a driver that
+replaces a killed driver makes the same decisions as the killed driver would have made.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Population:
         if not held <= left:
             return set()
         incomplete = {each for each in held if self._checkpoint(each, journals, epochs) is None}
-        if incomplete:  # repeat these: the driver was killed before their checkpoints were complete
+        if incomplete:  # the driver was killed before: these trials repeat the segment
             return incomplete
         members = [plan for plan in plans if _stands(journals[plan.run_id], epochs)]
         standings = [_standing(plan, journals[plan.run_id], epochs) for plan in members]
@@ -95,8 +95,9 @@ class Population:
         return True
 
     def _carry_out(self, turn: Turn, sign: int, journals: Journals, epochs: int) -> None:
-        """Copy the checkpoint that a trial takes, then record the decision, then remove the trial's
-        own checkpoint. `sign`: the sign of the compared metric."""
+        """Copy the checkpoint with which the trial continues, record the decision, and remove the
+        trial's own checkpoint, in this order. `sign`: 1 if larger values of the compared metric are
+        better, else -1."""
         trial, source = turn.trial, turn.source
         record = RunJudged(
             run_id=trial.run_id,
@@ -168,19 +169,19 @@ def _took(turns: Sequence[RunJudged]) -> RunJudged | None:
 
 
 def _checkpoint_name(run_id: str, took: RunJudged | None) -> str:
-    """The name of a run's checkpoint; it changes when the run takes other weights, so that earlier
-    checkpoints are ignored."""
+    """The name of a run's checkpoint; it changes when the run continues with another run's weights,
+    so that its earlier checkpoints are ignored."""
     return run_id + ("" if took is None else f"-after-{took.epoch + 1}")
 
 
 def _copy(results: Results, run_id: str, took: RunJudged) -> Path:
-    """The path of a run's copy of the checkpoint that it took from another run."""
+    """The path of a run's copy of another run's checkpoint, from which it continues."""
     return checkpoint_folder(results, f"taken-{run_id}-after-{took.epoch + 1}")
 
 
 def _copy_whole(found: Path | None, to: Path) -> None:
     """Copy a checkpoint; `to` exists only when the copy is complete."""
-    assert found is not None, "looked for before any PBT step"
+    assert found is not None, "found before the PBT step"
     partial = to.with_name(f"{to.name}.partial")
     try:
         for old in (partial, to):

@@ -67,7 +67,7 @@ def scheduler_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | No
         return MedianStoppingRule(
             grace_period=options.grace_epochs,
             min_samples_required=options.min_trials,
-            # infinite: a trial is never paused in favour of another
+            # infinite, so that no trial is paused in favour of another
             min_time_slice=math.inf,  # type: ignore[arg-type]
             **common,
         )

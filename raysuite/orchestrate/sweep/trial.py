@@ -65,7 +65,8 @@ def _why(error: RunError) -> tuple[FailReason, str]:
 
 _SERVE = "raysuite.orchestrate.worker:serve"
 _IDLE_S = 5.0
-"""Seconds for which idle workers keep their resources; then a waiting trial can have them."""
+"""Seconds for which idle workers keep their resources; then a waiting trial can use the
+resources."""
 _POLL_S = 0.1
 """Seconds between two queries of the Mailbox, which is in this process."""
 

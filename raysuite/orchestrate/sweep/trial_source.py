@@ -1,4 +1,5 @@
-"""Ray Tune's search algorithm: suggests the next trial's plan once the cluster can hold it."""
+"""Ray Tune's search algorithm: suggests the next trial's plan once the cluster has the resources
+for it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ from raysuite.spec.search import SearchOptions
 
 
 def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
-    """Whether the nodes can hold the workers of all running trials and of the trial `wanted`.
+    """Whether the nodes have the resources for the workers of all running trials and of the trial
+    `wanted`.
 
     The largest workers are placed first, each on a node with enough free resources. Ray may place
     them differently; a trial's workers then wait, because Ray never allocates more than there is.
@@ -96,7 +98,8 @@ class TrialSource(Searcher):
         self._seen = Datasets()
         self._plans = planned(results)
         decided = results.decided() if draws_replacements(search) else None
-        # infeasible draws count as draws, so they are read; those of a grid are tried again
+        # for a random search, infeasible draws count, so they are read; a grid tries infeasible
+        # values again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
@@ -125,7 +128,8 @@ class TrialSource(Searcher):
         return self._all_decided and not (self._pending or self._running or self._held)
 
     def suggest(self, trial_id: str) -> Any:
-        """The next run; None if the cluster cannot hold it now; FINISHED if there are no more."""
+        """The next run; None if the cluster lacks the resources for it now; FINISHED if there are
+        no more."""
         if self.stopped or stopping.requested_stop(self._results.folder) or self._is_full():
             return None if self._running else Searcher.FINISHED
         self._release()
@@ -255,7 +259,7 @@ class TrialSource(Searcher):
                 self._left_out.append(values)
                 self._write_down()
                 text = ", ".join(f"{key}={value}" for key, value in values.items())
-                self._notify(f"no trial for {text}: {'; '.join(str(error).splitlines())}")
+                self._notify(f"no trial with {text}: {'; '.join(str(error).splitlines())}")
                 left_out += 1
                 if left_out == MOST_LEFT_OUT and draws_replacements(self._search):
                     self._notify(f"no further trials: {left_out} draws in a row gave no valid spec")

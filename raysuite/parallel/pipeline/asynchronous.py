@@ -94,7 +94,7 @@ class Stash:
         """The number of updates since the start."""
         self._older: dict[int, list[Tensor]] = {}
         self.most = 1
-        """The most versions that were held at the same time."""
+        """Largest number of versions in memory at the same time."""
 
     def of(self, version: int) -> list[Tensor]:
         """The weights of an older version."""

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from raysuite.errors import UserError
 
 _EXTRA_STATE = "_extra_state"
-"""Last part of the name under which a `state_dict` has what a module's get_extra_state returns."""
+"""Suffix of the keys of a `state_dict` under which the results of get_extra_state are stored."""
 
 Part = Callable[[Tensor], Tensor]
 """A module of the network, or a function without weights."""
@@ -67,8 +67,8 @@ def blocks_of(model: nn.Module) -> list[Block]:
     seen = Counter(id(each) for block in found for each in block.parameters)
     named = dict(model.named_parameters())
     wrong = {
-        "its layers() do not hold {}": [n for n, each in named.items() if not seen[id(each)]],
-        "several blocks hold {}; weights cannot be tied": [
+        "its layers() do not contain {}": [n for n, each in named.items() if not seen[id(each)]],
+        "several blocks contain {}; weights cannot be tied": [
             name for name, each in named.items() if seen[id(each)] > 1
         ],
         "{} would be lost; keep it in a buffer, not in get_extra_state()": [

@@ -94,8 +94,8 @@ class Pipeline(TorchGroupStrategy):
         schedule = self.options.pipeline()
         if world.size % schedule.workers:
             raise UserError(
-                f"strategy.stages: {schedule.workers} workers hold one copy of the network; given "
-                f"were {world.size}, which should be a multiple of it"
+                f"strategy.stages: one copy of the network is on {schedule.workers} workers; got "
+                f"{world.size} workers, which must be a multiple of that"
             )
         super().start(world)
         # all ranks must make all groups, in the same order
@@ -344,7 +344,7 @@ class PipelineEngine(TorchEngine):
                 if operation.stage == self.last:
                     result, _ = self.loss(made.batch, result)
         for buffer, before in buffers:
-            # by .data, because autograd refuses saved tensors that were changed in place
+            # set by .data, because autograd refuses saved tensors that were changed in place
             buffer.data.copy_(before)
         return result
 
@@ -508,7 +508,7 @@ class PipelineEngine(TorchEngine):
 
     @property
     def versions(self) -> int:
-        """Largest number of weight versions that were held at the same time."""
+        """Largest number of weight versions in memory at the same time."""
         return 1
 
     def average_gradients(self) -> None:

@@ -77,9 +77,9 @@ def stage_sizes(
     if options.partition != "auto":
         if sum(options.partition) != len(blocks):
             raise UserError(
-                f"strategy.partition: got {list(options.partition)}, "
-                f"{sum(options.partition)} blocks, and the network has {len(blocks)}; give "
-                f"{schedule.stages} numbers with that sum, or auto"
+                f"strategy.partition: got {list(options.partition)}, {sum(options.partition)} "
+                f"blocks, but the network has {len(blocks)}; give {schedule.stages} numbers with "
+                "that sum, or auto"
             )
         return options.partition
     known = costs or [BlockCosts(_parameter_bytes(block)) for block in blocks]
@@ -96,8 +96,8 @@ def stage_cost(
 
     time: seconds per micro-batch, divided by the number of workers of the stage. parameters: bytes
     of the weights. memory: bytes of all versions of the weights, of gradient and momentum, and of
-    the activations of all micro-batches in flight. A stage that recomputes activations
-    holds those of one micro-batch, and the stage's inputs for all micro-batches in flight.
+    the activations of all micro-batches in flight. For a stage that recomputes activations, these
+    are the activations of one micro-batch, and the stage's inputs for all micro-batches in flight.
     """
 
     def sums(values: Sequence[float]) -> list[float]:

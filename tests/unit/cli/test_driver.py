@@ -341,7 +341,7 @@ def test_a_failed_run_is_not_repeated_on_another_data_set_than_was_planned(
     for more in ([], ["--dry-run"]):
         done = CliRunner().invoke(app, [*words, *more])
         assert done.exit_code == 2, done.output
-        assert "the plan counts 8 training and 8 validation images" in done.stderr
+        assert "the plan has 8 training and 8 validation images" in done.stderr
         assert isinstance(results.end_of(results.plans()[0]["run_id"]), RunFailed)
 
 

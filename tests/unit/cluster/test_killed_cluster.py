@@ -46,7 +46,7 @@ def test_down_brings_the_database_home_and_removes_the_rest(
         (line,) = down(folder, 0.0, heard.append)
         assert not psutil.pid_exists(process.pid)
     assert f"process {process.pid} had not ended" in line
-    assert heard == [f"MLflow's database is taken over from {temp}"]
+    assert heard == [f"MLflow's database is copied from {temp}"]
     assert said(folder.mlflow / "mlflow.db") == "newer"
     assert not temp.exists()
     assert not folder.token_file.exists()
@@ -68,7 +68,7 @@ def test_up_brings_the_database_home_and_removes_the_rest(
         told = command.communicate()[1].splitlines()
     assert command.returncode == 0
     assert told[:2] == [
-        f"MLflow's database is taken over from {temp}",
+        f"MLflow's database is copied from {temp}",
         f"process {process.pid} had not ended with its agent; it was killed",
     ]
     assert said(folder.mlflow / "mlflow.db") == "newer"

@@ -63,7 +63,7 @@ def test_it_is_removed_with_its_processes_and_the_database_comes_home(
         (line,) = clear_away(folder, cluster, HEAD, heard.append)
         assert not psutil.pid_exists(process.pid)
     assert line == f"process {process.pid} had not ended with its agent; it was killed"
-    assert heard == [f"MLflow's database is taken over from {temp}"]
+    assert heard == [f"MLflow's database is copied from {temp}"]
     assert not temp.exists()
     assert said(folder.mlflow / "mlflow.db") == "newer"
 

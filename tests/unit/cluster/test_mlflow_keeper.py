@@ -92,7 +92,7 @@ def test_one_that_ends_again_and_again_ends_nothing_else(
     assert look_for(keeper, 1.0).count(True) == 1
     assert (tmp_path / "log").read_text().count("began") == 6
     assert not keeper.answers
-    assert "again and again" in keeper.error
+    assert "repeatedly" in keeper.error
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def crash(keeper: MlflowKeeper) -> None:
 
 
 def give_up(keeper: MlflowKeeper) -> None:
-    """The server had answered, and then ends again and again."""
+    """The server had answered, and then ends repeatedly."""
     keeper.answers = keeper._answered = True
     keeper.start({})
     for _ in range(6):

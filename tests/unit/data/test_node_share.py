@@ -208,12 +208,12 @@ def test_free_memory_is_at_most_what_the_machine_has():
 def test_what_is_not_ones_own_folder_is_not_used(root, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     root.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match="folder of yours"):
+    with pytest.raises(DataError, match="not your folder"):
         share()
     root.unlink()
     share().close()
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
-    with pytest.raises(DataError, match="folder of yours"):
+    with pytest.raises(DataError, match="not your folder"):
         share()
 
 

@@ -112,7 +112,7 @@ def test_a_record_cut_short_is_found(path):
 
 @pytest.mark.parametrize(("offset", "size"), [(-1, 17), (0, 15), (0, 0)])
 def test_a_place_that_no_record_has_is_named(path, offset, size):
-    with path.open("rb") as file, pytest.raises(DataError, match=f"no record has {size} bytes"):
+    with path.open("rb") as file, pytest.raises(DataError, match=f"size {size}, which"):
         read_record(file.fileno(), offset, size, "here")
 
 

@@ -79,8 +79,8 @@ def test_collectives_reach_all_ranks_or_the_fault_names_what_they_give() -> None
     assert comm_fault(NoComm(), ALONE) == ""
     assert comm_fault(Ranks(), THREE) == ""
     assert comm_fault(NoComm(), THREE) == (
-        "the strategy's comm does not reach all ranks: there are 3, its size is 1, and all_gather "
-        "of the ranks' numbers gives [1]"
+        "the strategy's comm does not reach all ranks: there are 3 ranks, the comm's size is 1, "
+        "and all_gather of the ranks' numbers gives [1]"
     )
     for wrong in (
         Ranks(size=2),

@@ -307,7 +307,7 @@ def test_lossy_throughout_is_held_to_the_bounds_that_it_states() -> None:
     assert passed["none"].rule == (
         "ranks bit-equal; lossy options: gradients within the bounds that follow from them"
     )
-    assert "times the most that they can change" in passed["sum"].message
+    assert "times the largest error that these options allow" in passed["sum"].message
     assert verdict(lossy=bf16, kind=Right).passed
 
 
@@ -327,7 +327,7 @@ def test_lossy_options_are_held_to_their_bounds_in_16_bits_too(
     monkeypatch.setattr(LossScale, "decide", _half(LossScale.decide))
     found = verdict(settings=settings, lossy=bf16, kind=Right)
     assert not found.passed
-    assert "times the most that they can change" in found.message
+    assert "times the largest error that these options allow" in found.message
 
 
 def _half(right: Callable[[LossScale], None]) -> Callable[[LossScale], None]:
@@ -382,13 +382,13 @@ def test_of_errors_beyond_their_bound_the_worst_is_named() -> None:
     at, beyond = Gradients(True, 0.1, 1.0), Gradients(False, math.inf, 1.5)
     assert beyond_bounds([at]) == []
     assert beyond_bounds([at, beyond]) == [
-        "with lossy options a parameter's mean gradient is off by 1.5e+00 times the most that they "
-        "can change"
+        "with lossy options the error of a parameter's mean gradient is 1.5e+00 times the largest "
+        "error that these options allow"
     ]
     assert _faults([some, at]) == []
     assert _faults([some, beyond]) == [
         "the ranks hold different weights: gradients are not synchronised",
-        "weights, logits or losses are not finite, or are not the network's",
+        "weights, logits or losses are not finite, or do not have the network's names",
     ]
 
 

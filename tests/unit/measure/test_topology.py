@@ -126,7 +126,7 @@ def test_one_memory_node_is_left_as_it_is_unless_asked(tmp_path: Path) -> None:
     topology = read_topology(host(tmp_path, 1, 1, 4), tmp_path)
     assert bound_cpus("auto", 0, 2, [], topology) == []
     assert bound_cpus(("0-1", "3"), 1, 2, [], topology) == [3]
-    with pytest.raises(UserError, match="1 lists of CPUs, and 2 workers"):
+    with pytest.raises(UserError, match="1 lists of CPUs, but 2 workers"):
         bound_cpus(("0-1",), 1, 2, [], topology)
     with pytest.raises(UserError, match="usable here are 0-3"):
         bound_cpus(("0-9",), 0, 1, [], topology)

@@ -117,7 +117,7 @@ def test_it_is_waited_for_so_long_and_no_longer(
     assert cluster.looks > 1
     message = (
         "4 workers with 1 CPU each need more than the 1 node(s) that are left: 2 CPUs and 0 GPUs "
-        "hold 2, and no node returned within 0.3 s"
+        "are enough for 2, and no node returned within 0.3 s"
     )
     assert str(raised.value) == message
 
@@ -278,7 +278,7 @@ def test_a_suite_is_ready_before_ray_is_imported() -> None:
         ([Node(4, 4)], ""),
         ([Node(9, 3)], "need 4 GPUs, and the cluster has 9 CPUs and 3 GPUs on 1 node(s)"),
         ([Node(3, 4)], "need 4 CPUs, and the cluster has 3 CPUs and 4 GPUs on 1 node(s); at most"),
-        ([Node(4, 0), Node(2, 4)], "all of it on one node; at most 2 fit"),
+        ([Node(4, 0), Node(2, 4)], "on one node; at most 2 workers fit"),
     ],
 )
 def test_gpus_and_cpus_are_both_needed_and_by_each_worker_on_its_node(

@@ -328,7 +328,8 @@ def test_workers_that_do_not_stop_in_time_are_left_and_their_thread_is_halted(
     work = SimpleNamespace(fit=lambda: halted.wait(60), halt=halted.set)
     late = Stop("time_limit", time.time() - 1)
     assert fit(work, Results(tmp_path), Listener(lambda: late, say=said.append)) == (None, late)
-    assert said == ["the workers did not stop in time: their last checkpoint counts"]
+    message = "the workers did not stop in time: runs are resumed from their last checkpoint"
+    assert said == [message]
     assert halted.is_set()
 
 

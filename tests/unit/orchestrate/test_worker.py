@@ -258,7 +258,7 @@ def test_a_run_resumes_from_its_own_checkpoint_or_else_from_the_one_it_takes(
     found = worker._decide(plan, results, taken)
     assert found is not None
     assert found["resume"] == "/taken", "the journal has no epoch yet"
-    assert "after epoch 1, and the journal has 0" in found["unread"]
+    assert "after epoch 1, but the journal has only 0" in found["unread"]
     assert not partial.exists()
     epoch = next(each for each in run_records(plan) if isinstance(each, EpochFinished))
     Journal(results.journal_file(plan.run_id)).write(epoch)

@@ -290,7 +290,7 @@ def test_a_set_that_is_another_than_was_planned_is_not_resumed(tmp_path: Path) -
     for split in ("train", "val"):
         more = root / split / "a" / "more.jpeg"
         more.touch()
-        with pytest.raises(DataError, match=f"{root}: the plan counts 5 training and 3 validation"):
+        with pytest.raises(DataError, match=f"{root}: the plan has 5 training and 3 validation"):
             check_unchanged(plans)
         more.unlink()
     (root / "train" / "b").rename(root / "train" / "c")
@@ -324,7 +324,7 @@ def test_samples_that_are_given_as_they_are_are_counted_and_have_no_pixels() -> 
     )
     check_unchanged([plan])
     fewer = plan.model_copy(update={"dataset": replace(facts, train_samples=44)})
-    with pytest.raises(DataError, match=f"^{name}: the plan counts 44 .* here are 45 training"):
+    with pytest.raises(DataError, match=f"^{name}: the plan has 44 .* this set has 45 training"):
         check_unchanged([fewer])
 
 

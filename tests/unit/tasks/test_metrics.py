@@ -103,7 +103,7 @@ def test_segmentation(draw: torch.Generator) -> None:
 
 def test_a_set_without_a_target_that_counts_is_refused() -> None:
     assert Total.of(3.0, 2.0, 1) == Total(1.5, 2.0, 1)
-    with pytest.raises(DataError, match="no target of the evaluated samples counts"):
+    with pytest.raises(DataError, match="weights of the evaluated samples"):
         Total.of(0.0, 0.0, 5)
 
 
@@ -247,7 +247,7 @@ MASKS, TAGS = torch.full((2, 3, 3), 6), torch.tensor([[0.0, 0.5], [1.0, 1.0]])
         (Classification, torch.zeros(2, 7).long(), torch.zeros(2), "torch.int64"),
         (Segmentation, torch.zeros(2, 7, 3, 3), MASKS, ""),
         (Segmentation, torch.zeros(2, 7, 3, 3), torch.full_like(MASKS, 255), ""),
-        (Segmentation, torch.zeros(2, 6, 3, 3), MASKS, "targets hold 6"),
+        (Segmentation, torch.zeros(2, 6, 3, 3), MASKS, "targets contain 6"),
         (Segmentation, [torch.zeros(2, 7, 3, 3)], MASKS, "a list"),
         (Segmentation, torch.zeros(2, 7, 3), MASKS, "shape"),
         (Segmentation, torch.zeros(1, 7, 3, 3), MASKS, "shape"),

@@ -154,7 +154,7 @@ def test_memory_is_foreseen_from_the_largest_size_and_one_of_half_of_it() -> Non
     refused = too_much([*fitted(peaks, limit - 1), *others], size)
     assert refused is not None
     assert (refused.stage, refused.micro_batch, refused.fits) == ("alone", size, False)
-    assert refused.message == "not tried: it would take about 340 B of 339 B"
+    assert refused.message == "not tried: it would need about 340 B, more than 339 B"
     for limit, fits in ((90, True), (89, False)):  # more samples free no memory
         assert (too_much(fitted({8: 100, 16: 90}, limit), size) is None) == fits
 

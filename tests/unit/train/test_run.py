@@ -931,7 +931,7 @@ class Ignoring(Classification):
     ("kind", "task", "error", "message"),
     [
         ("meta", Classification, NotImplementedError, "meta"),  # such tensors have no values
-        ("cpu", Ignoring, DataError, "no target of the evaluated samples counts"),
+        ("cpu", Ignoring, DataError, "weights of the evaluated samples"),
     ],
 )
 def test_validation_reads_the_device_at_its_end_alone_and_needs_targets_that_count(
