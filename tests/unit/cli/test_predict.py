@@ -316,8 +316,8 @@ def refused(*arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("predict", "seen", *BY_C, "training.global_batch=8"), "seen holds results"),
-        (("predict", "seen", *BY_C, "--scale", "laptop"), "seen holds results"),
+        (("predict", "seen", *BY_C, "training.global_batch=8"), "seen is a results folder"),
+        (("predict", "seen", *BY_C, "--scale", "laptop"), "seen is a results folder"),
         (("predict", "spec.yaml", "--calibration", "/bin/true"), "is not a calibration"),
         (("simulate", "spec.yaml", "--per-second", "9", "--network", "/bin/true"), "read"),
         (("simulate", *ONE, *BY_C, PIPED, "resources.workers=2", "--jitter", "0.5"), "--jitter"),

@@ -150,6 +150,21 @@ def test_a_head_that_starts_is_asked_about_at_once(
     assert calls() == 2
 
 
+def test_a_short_first_interval_counts_and_later_ones_double(
+    folder: ClusterFolder,
+    squeue: Callable[[str], Callable[[], int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter((1000.0, 1000.0, 1001.9, 1002.0, 1002.0, 1005.9, 1006.0, 1006.0))
+    monkeypatch.setattr(client_module, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    calls = squeue("echo '17|PENDING|Priority|2|'")
+    watch, counts = Watch(folder.cluster(), first_s=2.0), []
+    for _ in range(5):
+        watch.state()
+        counts.append(calls())
+    assert counts == [1, 1, 2, 2, 3]
+
+
 def test_one_question_for_all_clusters(squeue: Callable[[str], Callable[[], int]]) -> None:
     site = SlurmSite(name="far")
     for number in range(3):
@@ -322,12 +337,12 @@ def test_missing_nodes_are_named_with_their_logs(
 
 
 def test_the_newest_cluster_is_first_and_one_that_cannot_be_read_is_left_out() -> None:
-    for name, created in (("a", 1.0), ("b", 3.0), ("c", 2.0), ("d", 4.0)):
+    for name, created in (("b", 1.0), ("c", 3.0), ("d", 2.0), ("a", 4.0)):
         site = SlurmSite(name="far")
         made = Cluster(name=name, site=site, nodes=1, created=created, working_folder="/")
         folder = prepare(made)
     (folder.path / "cluster.json").write_text("{")
-    assert [status.cluster.name for status in all_status()] == ["b", "c", "a"]
+    assert [status.cluster.name for status in all_status()] == ["c", "d", "b"]
 
 
 def test_durations_of_a_start_are_those_of_its_slowest_node(

@@ -113,7 +113,7 @@ def test_a_damaged_file_is_named(tmp_path):
 
 def test_facts_of_another_set_are_refused(cache):
     facts = dataclasses.replace(DIGITS, train_samples=1400)
-    with pytest.raises(DataError, match="counts 1400 training"):
+    with pytest.raises(DataError, match="the plan has 1400 training"):
         prepare(DataOptions(name="digits"), facts, cache)
 
 

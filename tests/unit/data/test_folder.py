@@ -171,7 +171,9 @@ def test_classes_of_an_official_set_alone_may_lack_validation_images(root: Path)
     counts = formats.count(DataOptions(**official))
     assert (counts.train, counts.val, counts.classes) == (3, 1, ("cat", "Ähre"))
     own: Any = {"name": "image_folder", "path": str(root), "image_size": 8}
-    with pytest.raises(DataError, match="val/Ähre: no folder of this class, which train has"):
+    with pytest.raises(
+        DataError, match="val/Ähre: no folder of this class, although train has one"
+    ):
         formats.count(DataOptions(**own))
     assert formats.count(DataOptions(**own, bad_samples="skip")).train == 3
     for path in (root / "train" / "Ähre").iterdir():

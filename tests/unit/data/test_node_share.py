@@ -196,7 +196,7 @@ def test_what_a_killed_user_left_is_removed_at_the_next_start(root, workers):
 
 def test_short_memory_is_told_in_bytes(root, monkeypatch):
     monkeypatch.setattr(node_share, "free_memory", lambda: 2048)
-    with pytest.raises(DataError, match=r"need 1\.0 GiB; there are 1\.6 KiB of memory"):
+    with pytest.raises(DataError, match=r"need 1\.0 GiB, but only 1\.6 KiB may be used"):
         share(size=2**30)
     assert list(root.iterdir()) == []
 

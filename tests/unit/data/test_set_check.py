@@ -156,7 +156,7 @@ def test_classes_without_images_and_on_one_side_only(folder: Path) -> None:
     told = {(finding.place, finding.message) for finding in errors(report)}
     assert told == {
         (str(folder / "train" / "1"), "the class has no images"),
-        (str(folder / "val" / "new"), "no folder of this class, which train has"),
+        (str(folder / "val" / "new"), "no folder of this class, although train has one"),
     }
     assert report.splits["val"].images == 9
 

@@ -243,9 +243,9 @@ def test_idx_images_need_not_be_square(packed, folder):
         (b"\0\0\x08\x01\0\0\0\x01\0", "IDX file of 3"),
         (b"\0\0\x08\x03\0\0\0\x01\0", "IDX file of 3"),
         (b"\0\0\x0d\x03" + b"\0\0\0\x01" * 3 + b"\0\0\0\0", "not an IDX file"),
-        (b"\0\0\x08\x03" + b"\xff" * 12 + b"\0", "asks for 79228162458924105385300197391"),
-        (b"\0\0\x08\x03" + b"\0\0\0\x01" * 3 + b"ab", "18 bytes, and"),
-        (b"\0\0\x08\x03" + b"\0\0\0\x01" * 3 + b"a", "holds 23 labels"),
+        (b"\0\0\x08\x03" + b"\xff" * 12 + b"\0", "requires 79228162458924105385300197391"),
+        (b"\0\0\x08\x03" + b"\0\0\0\x01" * 3 + b"ab", "18 bytes, but"),
+        (b"\0\0\x08\x03" + b"\0\0\0\x01" * 3 + b"a", "has 23 labels"),
     ],
 )
 def test_a_damaged_idx_file_is_named(content, said, packed, folder):
@@ -355,5 +355,5 @@ def test_a_changed_shard_is_read_anew(folder):
     index.write_text("".join(f"{line}\n" for line in lines[:-1]))
     second = prepared(small, folder)
     assert second.facts.train_samples == first.facts.train_samples - 1
-    with pytest.raises(DataError, match="counts 23 training"):
+    with pytest.raises(DataError, match="the plan has 23 training"):
         prepare(small.data, small.facts, folder.parent / "cache")

@@ -106,7 +106,7 @@ class TestOneProcess:
         assert found(comm=Probed(7.5, 100.0, 900.0)).error is not None
         for probed, why in (
             ((7.6, 100.0, 900.0), "it would take about 61 s, more than 60 s"),
-            ((7.5, 100.0, 899.0), "it would take 900 B of 899 B"),
+            ((7.5, 100.0, 899.0), "it would need 900 B of memory, and 899 B are free"),
         ):
             got = found(comm=Probed(*probed))
             assert (got.error, got.ranks_equal, got.skipped) == (None, True, why)

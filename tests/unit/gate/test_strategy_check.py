@@ -273,7 +273,7 @@ def test_a_flaw_with_the_runs_optimizer_alone_is_refused(optimizer: OptimizerOpt
 @pytest.mark.parametrize(
     ("flaw", "lossy", "message"),
     [
-        ("comm_of_one", None, "the strategy's comm does not reach all ranks: there are 2, "),
+        ("comm_of_one", None, "the strategy's comm does not reach all ranks: there are 2 ranks, "),
         ("none", Lossy(), "custom changes gradients on purpose, and no bound for that is known"),
         ("none", True, "custom changes gradients on purpose, and no bound for that is known"),
     ],
@@ -477,7 +477,7 @@ def test_a_network_that_was_not_compared_is_compared_by_the_next_run(
         full.setattr(own_network, "available_bytes", lambda _: 0)
         found = run_verdict(started())
     assert (found.passed, found.error_network, kept()) == (True, None, 1)
-    assert found.network.startswith("not compared: it would take ")
+    assert found.network.startswith("not compared: it would need ")
     again = run_verdict(started())
     assert (again.network, again.cached, kept()) == ("equal to one process", False, 2)
 

@@ -62,7 +62,7 @@ def test_a_worker_that_no_node_holds_is_told_beforehand() -> None:
     assert too_large(plan, Capacity((Node(16, 0),) * 4)) == []
     (mistake,) = too_large(plan, Capacity((Node(40, 0), Node(8, 0))))
     assert "48 CPUs and 0 GPUs" in mistake.message
-    assert mistake.message.endswith("at most 3 fit")
+    assert mistake.message.endswith("at most 3 workers fit")
 
 
 def test_images_that_no_node_holds_are_told_beforehand() -> None:

@@ -60,7 +60,7 @@ DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
         ("", "batch_per_worker: 9, accumulate: 2", "training.batch_per_worker", "give 8"),
         ("", "batch_per_worker: 1, accumulate: 4", "training.batch_per_worker", "give 4"),
         ("", "global_batch: 1, accumulate: 4", "training.global_batch", "give 4"),
-        ("strategy: pipeline\nresources: {workers: 3}", "", "resources.workers", "on 2 workers"),
+        ("strategy: pipeline\nresources: {workers: 3}", "", "resources.workers", "among 2 workers"),
         ("strategy: fsdp\noptimizer: lars", "", "optimizer.name", "valid: sgd or adamw or"),
         (PIPEDREAM, "precision: fp16", "training.precision", "1f1b"),
         (PIPEDREAM, "ema_decay: 0.9", "training.ema_decay", "1f1b"),
@@ -138,7 +138,11 @@ def texts(tmp_path: Path) -> str:
         (
             "task: regression",
             "{name: 'my:Set', image_size: 8}",
-            *("", "data.image_size", "for the task regression samples are given to the network"),
+            *(
+                "",
+                "data.image_size",
+                "for the task regression, samples are passed to the network unchanged",
+            ),
         ),
         (
             "task: regression",

@@ -114,7 +114,7 @@ TEN_BILLION = str({key: list(range(1, 101)) for key in WIDE}).replace("'", "")
         ("{training.epoch: [1]}", "matrix.training.epoch", 5, "did you mean 'training.epochs'?"),
         (
             "{strategy: [horovod], strategy.bucket_mb: [1]}",
-            *("strategy.bucket_mb", 5, "and not of horovod; valid:"),
+            *("strategy.bucket_mb", 5, "but not of horovod; valid:"),
         ),
         ("{repeats: [1, 2]}", "matrix.repeats", 5, "the whole experiment"),
         ("{7: [1, 2]}", "matrix.7", 5, "unknown key"),

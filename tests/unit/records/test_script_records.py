@@ -491,7 +491,7 @@ def test_an_error_is_the_largest_relative_difference_of_a_mean_loss(
 @pytest.mark.parametrize(
     ("both", "references", "words"),
     [
-        ({"loss": None}, [alone()], "no backward"),
+        ({"loss": None}, [alone()], "does not call backward"),
         ({}, [], "no run with one worker"),
         ({"layers": ["BatchNorm2d"]}, [alone()], "BatchNorm2d"),
         ({}, [alone(samples_per_step=8)], "another global batch"),

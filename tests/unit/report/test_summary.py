@@ -446,9 +446,9 @@ def test_the_highest_efficiency_is_of_more_workers_than_the_baseline(tmp_path):
     for repeats, single in ((1, True), (3, False)):
         (said,) = scaled(tmp_path / f"{repeats}", results={"spec": one, "repeats": repeats})[0]
         assert said.endswith("n = 1: no interval.") == single
-        assert "picked as the highest" not in said
+        assert "selected as the highest" not in said
     (said,) = scaled(tmp_path / "all", results={"repeats": 3})[0]
-    assert "picked as the highest" in said
+    assert "selected as the highest" in said
 
 
 def test_a_speed_up_that_may_be_one_is_said_to_be(tmp_path):

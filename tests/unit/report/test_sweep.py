@@ -485,8 +485,8 @@ def test_speeds_under_the_load_of_other_trials_are_a_caveat(front, asha):
     spans = ((0.0, 2.0), (1.0, 3.0))
     for drawn, told in ((front.sweep.study, True), (asha.sweep.study, False)):
         said = summary_of(replace(drawn, spans=spans), "caveat")
-        assert any(each.startswith("Up to 2 trials ran side by side") for each in said) == told
-        assert not any("side by side" in each for each in summary_of(drawn, "caveat"))
+        assert any(each.startswith("Up to 2 trials ran at the same time") for each in said) == told
+        assert not any("at the same time" in each for each in summary_of(drawn, "caveat"))
 
 
 def test_trials_that_were_not_chosen_yet_are_counted(asha):

@@ -101,7 +101,7 @@ resources: {workers: 0, device: tpu}
             "search.scheduler.gracee",
             "did you mean 'search.scheduler.",
         ),
-        ("strategy: {name: ddp, zero_stage: 1}", "strategy.zero_stage", "a key of deepspeed, and"),
+        ("strategy: {name: ddp, zero_stage: 1}", "strategy.zero_stage", "a key of deepspeed, but"),
         ("strategy: {name: single, bucket_mb: 3}", "strategy.bucket_mb", "valid: name"),
         ("strategy: 5", "strategy", "`name`: single, ddp"),
         ("strategy: {bucket_mb: 3}", "strategy", "`name`: single, ddp"),
@@ -111,7 +111,7 @@ resources: {workers: 0, device: tpu}
         (
             "optimizer: {name: lars, nesterov: true}",
             "optimizer.nesterov",
-            "a key of sgd, muon, and not",
+            "a key of sgd, muon, but not",
         ),
         ("optimizer: {lr_scaling: sqrt}", "optimizer", "lr_scaling sqrt needs lr_reference_batch"),
         ("optimizer: {name: lamb, betas: [0.9, 1]}", "optimizer.betas.1", "less than 1"),
@@ -205,7 +205,13 @@ def test_keys_of_a_data_set_belong_together(data: dict[str, Any], wrong: list[st
     except ValidationError as error:
         [only] = error.errors()
         found = only["msg"].split("; ")
-    hints = ("leave it out", "valid: ", "give yours", "digits is", "python_topics is")
+    hints = (
+        "leave it out",
+        "valid: ",
+        "give the path of your data",
+        "digits is",
+        "python_topics is",
+    )
     told = [word for word in found if not word.startswith(hints)]
     assert len(told) == len(wrong), found
     assert all(word in "; ".join(found) for word in wrong), found

@@ -35,6 +35,7 @@ def test_our_experiments_fit(file: Path) -> None:
         "",
         "strategy: ddp\nloader: dali\noptimizer: sgd\nschedule: cosine\n",
         "strategy: {name: deepspeed, zero_stage: 3}\n",
+        "strategy: {name: pipeline, schedule: gpipe, micro_batches: auto}\n",
         "schedule: {name: step, milestones: [1, 2.5]}\n",
         "strategy: {name: custom, target: 'a.b:C', options: {x: [1]}}\n",
         "optimizer: {lr: 1e-3}\n",

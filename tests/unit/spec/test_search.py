@@ -281,7 +281,7 @@ def test_a_grid_needs_lists_and_others_need_a_number() -> None:
     (found,) = mistakes(
         SPACE.replace("[ddp,", "[single, ddp,") + "    seed: {grid: [0, 1]}\n  searcher: optuna\n"
     )
-    assert "`choice` for `grid`" in found.message
+    assert "`choice`, not `grid`" in found.message
 
 
 def test_all_mistakes_at_once() -> None:
@@ -432,7 +432,12 @@ def test_each_key_that_may_not_change_is_told_with_those_that_may() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "key", "words"),
     [
-        ("interval_epochs: 2", "interval_epochs: 9", "search.scheduler", "the 9 of training.ep"),
+        (
+            "interval_epochs: 2",
+            "interval_epochs: 9",
+            "search.scheduler",
+            "training.epochs, which is 9",
+        ),
         ("interval_epochs: 2", "interval_epochs: 0", "search.scheduler.interval_epochs", "1"),
         ("epochs: 2}", "epochs: 2, quantile: 0.6}", "search.scheduler.quantile", "0.5"),
         ("epochs: 2}", "epochs: 2, factors: []}", "search.scheduler.factors", "at least 1"),

@@ -76,7 +76,7 @@ def test_a_spec_is_refused_with_its_key(
             "segmentation",
             {"data": {"name": f"{__name__}:beyond"}},
             "data.name",
-            "hold 3; .* 0 to 2",
+            "contain 3; .* 0 to 2",
         ),
         (
             "segmentation",
@@ -88,13 +88,13 @@ def test_a_spec_is_refused_with_its_key(
             "multi_label",
             {"data": {"name": f"{__name__}:twos"}},
             "data.name",
-            r"hold 2\.0; .* 0 to 1",
+            r"contain 2\.0; .* 0 to 1",
         ),
         (
             "own",
             {"task": "language_model", "data": {"name": f"{__name__}:words"}, "model": TABLE},
             "data.name",
-            "hold 9; .* 0 to 4, and -100",
+            "contain 9; .* 0 to 4, and -100",
         ),
         (
             "own",
@@ -131,7 +131,7 @@ def test_a_spec_is_refused_with_its_key(
                 "resources": {"workers": 2, "device": "cpu"},
             },
             "strategy.name",
-            r"several blocks hold embedding\.token\.weight; weights cannot be tied",
+            r"several blocks contain embedding\.token\.weight; weights cannot be tied",
         ),
     ],
 )

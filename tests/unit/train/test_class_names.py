@@ -141,7 +141,7 @@ def test_a_worker_with_other_classes_than_planned_is_refused(tmp_path: Path) -> 
     plan = folder_plan(root)
     assert prepare(plan.spec.data, plan.dataset).classes == ("cat", "dog")
     rename(root, "cat", "kitten")
-    with pytest.raises(DataError, match="'dog', and 'cat'"):
+    with pytest.raises(DataError, match="'dog', but 'cat'"):
         prepare(plan.spec.data, plan.dataset)
 
 
@@ -188,7 +188,7 @@ def test_a_run_is_resumed_with_its_own_classes_only(
     rename(tmp_path / "ours", "cat", "kitten")
     done = CliRunner().invoke(app, run_again)
     assert done.exit_code == 2
-    assert "'dog', and 'cat' in the plan" in done.stderr
+    assert "'dog', but 'cat' in the plan" in done.stderr
     if not old:
         assert main(again) == 2
         rename(tmp_path / "ours", "kitten", "cat")
@@ -204,7 +204,7 @@ def test_a_sweep_is_resumed_with_its_own_classes_only(tmp_path: Path) -> None:
     rename(root, "cat", "kitten")
     done = CliRunner().invoke(app, ["sweep", "--resume-from", str(results.folder), "--quiet"])
     assert done.exit_code == 2
-    assert "'dog', and 'cat' in the plan" in done.stderr
+    assert "'dog', but 'cat' in the plan" in done.stderr
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def test_a_run_whose_files_are_damaged_is_trained_again(
     records = results.records(plan["run_id"])
     started = [record for record in records if isinstance(record, RunStarted)][-1]
     assert started.first_step == 0
-    assert ("engine.pt" if "engine.pt" in damaged else "the journal has 0") in started.unread
+    assert ("engine.pt" if "engine.pt" in damaged else "the journal has only 0") in started.unread
     assert "weights_only" not in "".join(capsys.readouterr())
     [run] = results_figures(results)
     assert (run.status, len(run.epochs)) == ("finished", 2)

@@ -40,7 +40,7 @@ def test_the_figures_name_the_keys_that_ask_for_less() -> None:
     plan = plan_of(data={"name": "digits", "image_size": 32})
     told = figures(plan, World(1, 2, 1, torch.device("cpu")))
     assert "240 images of 32 x 32" in told
-    assert "rank 1 held" in told
+    assert "rank 1 used" in told
     for key in ("training.global_batch", "training.accumulate", "data.image_size"):
         assert key in told
     dataset = replace(plan.dataset, sequence=64)

@@ -150,7 +150,7 @@ def test_values_that_make_no_spec_are_reported_and_left_out(tmp_path):
     sweep.end("a")
     assert sweep.source.suggest("b") == Searcher.FINISHED
     [line] = [each for each in sweep.events if isinstance(each, str)]
-    assert line.startswith("no trial for training.global_batch=33, resources.workers=2: ")
+    assert line.startswith("no trial with training.global_batch=33, resources.workers=2: ")
     assert sweep.source.is_done
 
 
