@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,7 +177,6 @@ class Gpu:
     """A GPU, read by NVML. A part of a GPU (MIG) has no counter."""
 
     library = "NVML"
-    _error, _shutdown = "NVMLError", "nvmlShutdown"
 
     def __init__(self, driver: Any, handle: Any, uuid: str) -> None:
         self._driver, self._handle, self.uuid = driver, handle, uuid
@@ -196,29 +196,32 @@ class Gpu:
 
     def joules(self) -> float | None:
         """Joules since the driver was loaded."""
-        count = self._asked("nvmlDeviceGetTotalEnergyConsumption")
+        count = self._asked(self._driver.nvmlDeviceGetTotalEnergyConsumption)
         return None if count is None else count * _MILLI
 
     def busy(self) -> float | None:
         """Share of NVML's last sample period in which a kernel ran, in [0, 1]."""
-        rates = self._asked("nvmlDeviceGetUtilizationRates")
+        rates = self._asked(self._driver.nvmlDeviceGetUtilizationRates)
         return None if rates is None else rates.gpu / 100
 
-    def _asked(self, question: str) -> Any:
+    def _asked(self, question: Callable[[Any], Any]) -> Any:
         try:
-            return getattr(self._driver, question)(self._handle)
-        except getattr(self._driver, self._error):  # the device does not report this value
+            return question(self._handle)
+        except self._error:  # the device does not report this value
             return None
 
+    @property
+    def _error(self) -> Any:
+        return self._driver.NVMLError
+
     def close(self) -> None:
-        getattr(self._driver, self._shutdown)()
+        self._driver.nvmlShutdown()
 
 
 class AmdGpu(Gpu):
     """An AMD GPU, read by AMD SMI, a part of ROCm. Untested: written from its documentation."""
 
     library = "AMD SMI"
-    _error, _shutdown = "AmdSmiException", "amdsmi_shut_down"
 
     @classmethod
     def found(cls, device: torch.device) -> AmdGpu | None:
@@ -235,16 +238,23 @@ class AmdGpu(Gpu):
             return None
 
     def joules(self) -> float | None:
-        count = self._asked("amdsmi_get_energy_count")
+        count = self._asked(self._driver.amdsmi_get_energy_count)
         if count is None or "energy_accumulator" not in count:  # this key exists from ROCm 6.2 on
             return None
         return float(count["energy_accumulator"] * count["counter_resolution"] * _MICRO)
 
     def busy(self) -> float | None:
         """Share of AMD SMI's last sample period in which the compute engine worked, in [0, 1]."""
-        rates = self._asked("amdsmi_get_gpu_activity")
+        rates = self._asked(self._driver.amdsmi_get_gpu_activity)
         share = None if rates is None else rates["gfx_activity"]
         return share / 100 if isinstance(share, int) else None  # "N/A" if the share is not reported
+
+    @property
+    def _error(self) -> Any:
+        return self._driver.AmdSmiException
+
+    def close(self) -> None:
+        self._driver.amdsmi_shut_down()
 
 
 def _boot_id() -> str:
