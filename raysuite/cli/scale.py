@@ -60,7 +60,10 @@ def scale(
     stall_s: Annotated[
         float,
         typer.Option(
-            "--stall", metavar="SECONDS", help="End a run if it makes no step in this time."
+            "--stall",
+            min=1,
+            metavar="SECONDS",
+            help="End a run if it makes no step in this time.",
         ),
     ] = 1800.0,
     placement: Annotated[
