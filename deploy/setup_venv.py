@@ -270,7 +270,7 @@ def set_up(before_horovod: bool = False) -> None:
 
 
 def report(stamp: dict[str, object]) -> None:
-    """Print the available parts, and the others with the reason."""
+    """Print the parts that are off, with the reason, or that all parts are there."""
     off = stamp["off"]
     assert isinstance(off, dict)
     for name, reason in off.items():

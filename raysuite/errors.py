@@ -55,7 +55,8 @@ def is_full(error: BaseException) -> bool:
 
 
 def how_to_write(error: BaseException) -> str:
-    """Advice for an error of `is_full`: mount the file system for writing, or free disk space."""
+    """Advice for an error for which `is_full` is True: mount the file system for writing, or free
+    disk space."""
     read_only = os.strerror(errno.EROFS)  # a worker's error arrives here as text
     found: BaseException | None = error
     while found is not None:
@@ -114,7 +115,8 @@ class MissingPartError(UserError):
 
 
 class GateError(RaysuiteError):
-    """The weights of a rank differ from rank 0's, or from those that a single process computes."""
+    """The weights of a rank differ from those of rank 0, or from those that a single process
+    computes."""
 
 
 class RunError(RaysuiteError):

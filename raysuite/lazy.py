@@ -30,7 +30,7 @@ def load(target: str) -> Any:
             ) from error
         raise UserError(
             f"{target!r} cannot be imported: no module named {error.name!r}; "
-            "check the spelling, and that its folder is in PYTHONPATH or the working folder"
+            "check the spelling, and that its folder is the working folder or is in PYTHONPATH"
         ) from error
     except SystemExit as error:
         raise UserError(

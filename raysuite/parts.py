@@ -1,7 +1,8 @@
 """Parts of the installation, declared once for `doctor`, plans, images, tests and provenance.
 
-To add a part, add a line here, its trial in `raysuite/orchestrate/part_trials.py` and, if it needs
-packages, an extra of the same name in pyproject.toml.
+To add a part, add a line here, a function that checks the part in
+`raysuite/orchestrate/part_trials.py` and, if it needs packages, an extra of the same name in
+pyproject.toml.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ class Part:
     """A part, and how it is found, tested and installed."""
 
     name: str
-    """The part's name, also used for its extra in pyproject.toml, for its trial, and in
-    RAYSUITE_REQUIRE."""
+    """The part's name, also used for its extra in pyproject.toml, for its check in
+    `raysuite/orchestrate/part_trials.py`, and in RAYSUITE_REQUIRE."""
     title: str = ""
     """The part's title in `doctor`; empty for a part that `doctor` does not test."""
     module: str = ""
@@ -34,7 +35,7 @@ class Part:
     install: str = _SETUP
     """What to do if the part is missing or broken: a command, or a sentence."""
     deadline_s: float = 180.0
-    """Time limit of the part's trial, in seconds."""
+    """Time limit for checking the part (importing and using it), in seconds."""
 
 
 def _extra(name: str, title: str, module: str, distribution: str, images: bool = True) -> Part:

@@ -33,13 +33,14 @@ VERBS = {
     "calibrate": "Fit the costs of this machine to measured runs, and state their errors.",
     "predict": "Predict throughput, times, speed-up and memory of each run, with 90 % intervals.",
     "simulate": "Simulate one optimiser step of each run from the schedule that would run.",
-    "recommend": "Rank strategies, batches and numbers of workers by predicted epoch time, and "
-    "write a spec.",
+    "recommend": "Rank strategies, batch sizes and numbers of workers by predicted time or energy "
+    "of an epoch, and write a spec.",
     "models": "Print parameters, forward FLOPs and activation bytes of networks.",
     "doctor": "Test every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair the "
     "broken ones.",
-    "verify": "Check strategies by the gate: equal weights on all ranks, and equal to one process.",
-    "sync": "Write the journals of a results folder into MLflow, or for another logger.",
+    "verify": "Check strategies with the gate: the weights of all ranks must be equal, and equal "
+    "to those of one process.",
+    "sync": "Write the journals of a results folder to MLflow or another logger.",
     "register": "Register a trained network as a model in MLflow, with its signature and its spec.",
     "evaluate": "Evaluate a run's network on a data set: the metrics of its task, and the classes "
     "that a classifier confuses.",

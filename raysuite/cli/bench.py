@@ -49,7 +49,8 @@ Out = Annotated[
     typer.Option(
         metavar="FOLDER",
         callback=folder_to_write,
-        help="Folder to write; default: results/loaders-NAME/DATE-TIME, or batches-NAME.",
+        help="Folder to write; default: results/loaders-NAME/DATE-TIME for loaders, and "
+        "results/batches-NAME/DATE-TIME for batch sizes.",
     ),
 ]
 
@@ -61,7 +62,9 @@ def _folder(out: Path | None, name: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise UserError(f"{folder} cannot be written to: {error.strerror}; give --out") from error
+        raise UserError(
+            f"{folder} cannot be written to: {error.strerror}; give another folder with --out"
+        ) from error
     return folder
 
 
@@ -77,7 +80,11 @@ def print_plan(plan: LoadingPlan, as_json: bool) -> None:
         print_text(each.name)
     timings = plan.repeats * len(plan.candidates)
     length = f"{plan.images:,} images" if plan.images else f"{plan.seconds:g} s"
-    least = "" if plan.images else f": {human_seconds(timings * plan.seconds)}, plus the starts"
+    least = (
+        ""
+        if plan.images
+        else f": {human_seconds(timings * plan.seconds)}, plus the start of each process"
+    )
     print_text(f"{timings} timings of {length} each on {plan.title}{least}")
 
 
@@ -177,7 +184,8 @@ def loaders(
         str | None,
         typer.Option(
             metavar="N,N",
-            help="Numbers of native's loading processes to try; 0: none. Default: all CPUs.",
+            help="Numbers of loading processes of the loader native to try; 0: none. Default: the "
+            "number of CPUs.",
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images per batch.")] = 64,
@@ -191,7 +199,9 @@ def loaders(
     split: Annotated[Literal["train", "val"], typer.Option(help="The split to load.")] = "train",
     augment: Annotated[
         str | None,
-        typer.Option(help="none, pad_crop_flip or resized_crop_flip; default: the data set's."),
+        typer.Option(
+            help="none, pad_crop_flip or resized_crop_flip; default: that of the data set."
+        ),
     ] = None,
     image_size: Annotated[
         int | None,
@@ -214,7 +224,7 @@ def loaders(
 
     Loaders are timed in rounds, each time in new processes. A loader that cannot be timed has a row
     with the reason. The last line names the fastest loader and what limits it. With a spec, its
-    data set is used and, without --loader, its loaders are timed in addition to the usual ones.
+    data set is used and, without --loader, its loaders are timed in addition to the default ones.
 
     \b
     Examples:
@@ -344,7 +354,10 @@ def batch(
             print_json(tried)
             return
         for name, sizes in tried.items():
-            print_text(f"{name}: micro-batches of {', '.join(map(str, sizes))}, as far as they fit")
+            print_text(
+                f"{name}: micro-batches of {', '.join(map(str, sizes))} samples, if they fit into "
+                "memory"
+            )
         return
     preflight.check_early(first, document, elsewhere=bool(address))
     folder = _folder(out, f"batches-{first[0].spec.name}")
@@ -427,7 +440,7 @@ def search_summary(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
     headings = ("micro-batch", "fits", "memory", "of", "samples/s", "")
     largest = max(each.micro_batch for each in figures if each.fits)
     return table(headings, rows, ("micro-batch", "memory", "of", "samples/s"), _name(plan)), (
-        f"largest: {largest} samples a worker ({found.why_no_larger}); "
+        f"largest: {largest} samples per worker ({found.why_no_larger}); "
         f"fastest: {found.micro_batch}, {found.why_fastest}"
     )
 

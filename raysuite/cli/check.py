@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from raysuite.cluster.folder import ClusterFolder
 
 _MOST_GPUS = 16
-"""Largest number of GPUs in use: the digits data set is too small for a larger global batch."""
+"""Largest number of GPUs that the check uses: with more GPUs, the global batch would be too large
+for the digits data set."""
 _BATCH = 240
-"""Global batch without GPUs; a number of workers that does not divide it gets the next smaller
-multiple."""
+"""Global batch size without GPUs. If the number of workers does not divide it, the next smaller
+multiple of this number is used."""
 
 
 def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:
@@ -58,13 +59,19 @@ def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:
 
 def check(
     site: Annotated[str, typer.Argument(metavar="SITE", help="A site's name, or its file.")],
-    nodes: Annotated[str | None, typer.Option(help="Number of nodes; default: the site's.")] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(help="Number of nodes; default: `nodes` of the site, or all of its hosts."),
+    ] = None,
     tolerance: Annotated[
         float, typer.Option(min=0, max=1, help="Relative loss of throughput that is accepted.")
     ] = 0.1,
     expected: Annotated[
         float | None,
-        typer.Option(help="Expected throughput of each worker, in images/s, for comparison."),
+        typer.Option(
+            help="Also compare with this throughput per worker, in images/s, instead of a "
+            "published one."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -106,7 +113,7 @@ def check(
     known = published(now.hardware) if gpus else None
     earlier, damaged = earlier_checks(above, now)
     for file in damaged:
-        print_text(f"{file} is damaged, and its check is left out; remove it", error=True)
+        print_text(f"{file} is damaged, so it is not compared; remove the file", error=True)
     verdicts = judge(now, earlier, read_checks(nodes_file), tolerance, expected, known)
     write_whole(own / FILE, now.model_dump_json(indent=1).encode())
     right = all(each.ok for each in verdicts)

@@ -42,7 +42,8 @@ def in_words(status: Status) -> str:
 
 
 def node_in_words(status: Status, index: int) -> str:
-    """The state that a node's agent wrote; `lost` if Ray lacks the node, `gone` after the end."""
+    """The state that a node's agent wrote. In place of `joined`: `gone` if the cluster has ended,
+    `lost` if the cluster is up, but Ray does not count the node as alive."""
     node = status.nodes[index]
     if node.state == "joined" and not status.lives:
         return "gone"
@@ -190,7 +191,8 @@ def new(
 ) -> None:
     """Write a site of your own to $RAYSUITE_HOME/sites (~/.raysuite/sites), and show it.
 
-    Asks for keys that differ by site; set other keys with --set, or edit the file.
+    Asks for the values of keys that differ between sites. To set other keys, use --set, or edit the
+    file.
 
     \b
     Examples:
@@ -294,9 +296,9 @@ def check(
     """Measure every node of a cluster for a few seconds, and name those that are slow.
 
     Times a matrix product, a copy in memory, reading a file, exchanges with other nodes, and an
-    all-reduce over all nodes. Exits with 1 if a node is slow (even in the best of six tries far
-    below the median of all nodes; this needs three nodes or more), or if NCCL fell back to sockets
-    on a node with InfiniBand or Slingshot.
+    all-reduce over all nodes. Exits with 1 if a node is slow (its best value of six tries is far
+    below the median of all nodes; at least three nodes are needed to find a slow one), or if NCCL
+    fell back to sockets on a node with InfiniBand or Slingshot.
 
     \b
     Examples:
@@ -334,7 +336,7 @@ def check(
         for line in findings(rows):
             print_text(line)
         if len(rows) < FEWEST:
-            print_text(f"no node is reported as slow: got {len(rows)} nodes, {FEWEST} are needed")
+            print_text(f"got {len(rows)} nodes; at least {FEWEST} are needed to find a slow node")
         print_text(f"written to {file}")
     if slow or fallen:
         raise typer.Exit(1)
@@ -351,7 +353,11 @@ def up(
         str, typer.Option(help="A site's name, or the path of its YAML file.")
     ] = "local",
     nodes: Annotated[
-        str | None, typer.Option(help="Number of nodes, such as 4 or 2-4; default: the site's.")
+        str | None,
+        typer.Option(
+            help="Number of nodes, such as 4 or 2-4; default: `nodes` of the site, or all of its "
+            "hosts."
+        ),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the cluster; default: the site's name.")
@@ -360,7 +366,7 @@ def up(
         str | None,
         typer.Option(
             metavar="FILE|A,B",
-            help="Hosts, for a site with kind: hosts, or a file that lists them.",
+            help="For a site of kind hosts: the hosts, or a file that lists them.",
         ),
     ] = None,
     resume: Annotated[
@@ -442,7 +448,9 @@ def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str |
             f"got {nodes} nodes; the site {site.name!r} has only this machine; leave --nodes out"
         )
     if found and most > len(found):
-        raise UserError(f"got {nodes} nodes; there are {len(found)}: {', '.join(found)}")
+        raise UserError(
+            f"got {nodes} nodes; the list of hosts has {len(found)}: {', '.join(found)}"
+        )
     return Cluster(
         name=name or site.name,
         site=site,
@@ -456,7 +464,8 @@ def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str |
 
 
 def _working_folder() -> str:
-    """The folder in which jobs start: the working folder, or the home folder if it is read-only."""
+    """The folder in which jobs start: the working folder, or the home folder if only the home
+    folder can be written."""
     here, home = Path.cwd(), Path.home()
     if os.access(here, os.W_OK) or not os.access(home, os.W_OK):
         return str(here)
@@ -482,7 +491,8 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
 
 
 def _scratch(cluster: Cluster) -> str | None:
-    """The scratch folder to bind into the image; None if its path has variables of the nodes."""
+    """The scratch folder to bind into the image; None if its path contains variables, which each
+    node expands."""
     from raysuite.spec.site_values import expand
 
     scratch = cluster.site.scratch
@@ -560,8 +570,9 @@ def status(
     """Show a cluster: its state, nodes, addresses and jobs, and how long its start took.
 
     Without a name, several clusters are listed, the newest first. A cluster whose agents died
-    without ending it is called stale; `raysuite cluster down NAME` removes its leftovers on this
-    machine. Leftovers on the nodes of a SLURM job must be removed by hand.
+    without shutting it down is called stale; `raysuite cluster down NAME` removes its leftovers on
+    this machine. Leftovers on other nodes are removed by the next cluster of that name that uses
+    these nodes, or must be removed by hand.
 
     \b
     Examples:
@@ -620,7 +631,8 @@ def _list(found: Sequence[Status], as_json: bool) -> None:
 
 
 def _environment(folder: ClusterFolder, found: Status) -> dict[str, str]:
-    """The variables with which clients find the cluster. Raises UserError if it is not up here."""
+    """The variables with which clients find the cluster. Raises UserError if the cluster does not
+    run, or may run on another host."""
     from raysuite.cluster.client import check_here
     from raysuite.cluster.variables import client_environment
 
@@ -711,7 +723,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Keep printing new lines.")
     ] = False,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, help="Number of last lines of each log to print.")
+        int, typer.Option("--lines", "-n", min=0, help="Lines to print from the end of each log.")
     ] = 100,
 ) -> None:
     """Show the logs of a cluster.
@@ -740,7 +752,7 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="End all running clusters.")] = False,
     grace: Annotated[
         float,
-        typer.Option(min=0, help="Seconds that runs have to write a checkpoint and stop."),
+        typer.Option(min=0, help="Time for runs to write a checkpoint and stop, in seconds."),
     ] = 30.0,
     remove: Annotated[
         bool, typer.Option(help="Also remove the cluster's folder, with logs and MLflow database.")

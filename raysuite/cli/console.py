@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raysuite.report.tables import Sheet
 
 PLAIN_WIDTH = 200
-"""Width, in characters, of a table that is written to a file or a pipe; rich's own limit is 80."""
+"""Width, in characters, of a table that is written to a file or a pipe; rich's default is 80."""
 
 
 def stdout() -> Console:

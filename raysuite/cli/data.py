@@ -124,7 +124,7 @@ def make(
     ] = None,
     fraction: Annotated[
         float | None,
-        typer.Option(help="Share of the data set's images to make; classes are kept if possible."),
+        typer.Option(help="Share of the data set's images to make."),
     ] = None,
     images: Annotated[
         int | None,
@@ -133,11 +133,15 @@ def make(
         ),
     ] = None,
     classes: Annotated[
-        int | None, typer.Option(help="Number of classes; default: the data set's, or fewer.")
+        int | None,
+        typer.Option(
+            help="Number of classes; default: that of the data set, or fewer if there are too few "
+            "images."
+        ),
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option(metavar="PX|WxH", help="Image size in pixels; default: the data set's."),
+        typer.Option(metavar="PX|WxH", help="Image size in pixels; default: that of the data set."),
     ] = None,
     content: Annotated[
         str | None,
@@ -162,7 +166,7 @@ def make(
         typer.Option(
             envvar="RAY_ADDRESS",
             callback=head_to_join,
-            help="Make the set on each node of this Ray cluster, on its disk.",
+            help="Make the data set on each node of this Ray cluster, on the node's own disk.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -171,10 +175,11 @@ def make(
         bool, typer.Option("--force", help="Replace an existing or unfinished synthetic data set.")
     ] = False,
 ) -> None:
-    """Make a synthetic version of a named data set, with its counts, sizes and layout.
+    """Make a synthetic version of a named data set, with the counts, sizes and layout of the
+    original.
 
-    Nothing is downloaded. Labels can be learned, except with --content noise. To resume a command
-    that was killed, repeat it; a complete set is left unchanged.
+    Nothing is downloaded. A network can learn the labels, except with --content noise. To resume a
+    command that was killed, repeat it; a complete data set is left unchanged.
 
     \b
     Examples:
@@ -340,7 +345,7 @@ def check(
     ] = None,
     form: Annotated[
         Literal["folder", "tfrecord", "idx", "binary", "pickle"] | None,
-        typer.Option("--format", help="Its format, if its files do not identify it."),
+        typer.Option("--format", help="Format of the data set, if its files do not identify it."),
     ] = None,
     decode: Annotated[
         bool, typer.Option(help="Decode all pixels, or check only headers and checksums.")
@@ -359,8 +364,8 @@ def check(
     Prints every defect with its file and byte offset. Exits with 1 if anything is wrong. Your
     own data set is read twice, from two instances: lengths, shapes, types and labels are checked,
     no sample may be missing, and no sample may change. If the argument is a spec, the data sets and
-    their options are those of its runs. Your own data set for a task other than classification is
-    checked only by its spec.
+    their options are those of its runs. To check your own data set for a task other than
+    classification, give its spec: a MODULE:ATTRIBUTE is checked as a data set of images.
 
     \b
     Examples:
@@ -545,7 +550,11 @@ def convert(
         ),
     ] = None,
     bad: Annotated[
-        Literal["error", "skip"], typer.Option(help="Stop at an unreadable image, or skip it.")
+        Literal["error", "skip"],
+        typer.Option(
+            help="error: fail at the end if images are unreadable, and keep only the shards "
+            "without them; skip: leave out unreadable images."
+        ),
     ] = "error",
     workers: Workers = None,
     dry_run: DryRun = False,

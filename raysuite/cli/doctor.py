@@ -22,8 +22,8 @@ def doctor(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Check this site instead, from the login node: SLURM, partition, limits, "
-            "accounts, image, folders. Nothing is queued.",
+            help="Instead of the parts, check this site, from its login node: SLURM, partition, "
+            "limits, accounts, image, folders. Nothing is queued.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -51,7 +51,7 @@ def _try_parts(as_json: bool) -> list[str]:
 
     findings = []
     # Progress goes to stderr, so that --json can be piped.
-    with stderr().status(f"trying {len(TRIED)} parts, about a minute") as status:
+    with stderr().status(f"testing {len(TRIED)} parts; this takes about a minute") as status:
         for finding in try_parts():
             findings.append(finding)
             status.update(f"{finding.name}: {finding.state}")

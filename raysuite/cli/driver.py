@@ -74,7 +74,8 @@ def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) 
 
 
 def print_what_changed(results: Results, document: Document) -> None:
-    """Print the keys of the spec that were edited since, and that the edits have no effect."""
+    """Print which keys of the spec were changed after the runs were planned, and that the changes
+    have no effect on resumed runs."""
     from raysuite.track.entries import flatten
 
     file = results.folder / "spec.yaml"
@@ -138,7 +139,7 @@ def search_batches(
     decision = decide(plans, folder, nodes, Listener(watch.request, say=say))
     if decision.stop is not None:
         why = STOPPED[decision.stop.reason]
-        print_text(f"stopped ({why}) before the batch was found", error=True)
+        print_text(f"stopped ({why}) before the batch sizes were found", error=True)
     return decision
 
 
@@ -178,8 +179,8 @@ class Work(ABC, Generic[AnyRequest]):
             suite.reset_failures(suite.planned(self.results), self.results)
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
-        """Try one batch of each plan that needs a dry batch, while Ray starts. The yielded function
-        waits for the result, and raises SpecError if a batch failed."""
+        """Train one batch (a dry batch) of each plan that needs this check, while Ray starts. The
+        yielded function waits for the result, and raises SpecError if a batch failed."""
         return nullcontext(lambda: None)
 
     @property

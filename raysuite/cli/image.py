@@ -63,14 +63,15 @@ def build(
         bool,
         typer.Option(
             "--dockerfile",
-            help="Instead, write a Dockerfile made from the images' definition files, and the "
-            "files that it copies.",
+            help="Instead of an image, write a Dockerfile, made from the images' definition files, "
+            "and the files that the Dockerfile copies.",
         ),
     ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build an image from this checkout: locked packages, Horovod (compiled in it), raysuite.
+    """Build an image from this checkout, with the locked packages, Horovod (compiled inside the
+    image) and raysuite.
 
     \b
     Examples:
@@ -161,7 +162,8 @@ def verify(
     test: Annotated[bool, typer.Option(help="Also run the image's own test.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Check an image: its definition is this checkout's, it works, and its signature is valid.
+    """Check that an image has the definition of this checkout, that it works and, with --key or
+    --signature, that its signature is valid.
 
     Exits with 1 if a check fails.
 

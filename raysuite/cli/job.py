@@ -186,7 +186,7 @@ def cancel(
     with job_server(cluster, via) as server:
         job = server.cancel(name, patience_s)
     if not job.ended_already:
-        raise RunError(f"job {name} has not ended within {patience_s:g} s; it was asked to end")
+        raise RunError(f"job {name} has not ended within {patience_s:g} s of the request to end")
     print_text(ending(job))
 
 

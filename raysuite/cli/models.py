@@ -77,7 +77,7 @@ def models(
 
 
 def _costs(name: str, facts: DatasetFacts, wanted: str | None) -> dict[str, Any]:
-    """The figures of a network; figures that grow with the batch are for one image."""
+    """The figures of a network; figures that grow with the batch size are for one image."""
     from pydantic import ValidationError
 
     with stderr().status(f"counting {name}"):

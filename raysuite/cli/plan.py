@@ -82,7 +82,10 @@ def plan(
         print_text(line)
     absent = official(plans) if gpus is not None and not as_json else []
     if absent:
-        print_text(f"not on this machine, so official counts are used: {', '.join(absent)}")
+        print_text(
+            "official counts are used for data sets that are not on this machine: "
+            f"{', '.join(absent)}"
+        )
 
 
 def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> None:
@@ -130,7 +133,8 @@ def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
 
 
 def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
-    """Lines that draw each distinct schedule; a backward pass has twice a forward pass's length."""
+    """Lines that draw each distinct schedule; a backward pass is drawn with twice the length of a
+    forward pass."""
     from raysuite.spec.schedules import bubble, in_flight, timeline, versions_held
 
     drawn: dict[Any, list[int]] = {}

@@ -113,10 +113,10 @@ def calibrate(
         )
     if found.works_with_one_batch:
         print_text(
-            f"all runs of {', '.join(found.works_with_one_batch)} have one batch on a worker: the "
-            "cost of a sample cannot be separated from that of a pass and an update, and "
-            "predictions of other batches or of pipelines can be far off; add runs with another "
-            "batch"
+            f"all runs of {', '.join(found.works_with_one_batch)} have the same batch size per "
+            "worker: the cost of a sample cannot be separated from that of a pass and an update, "
+            "and predictions for other batch sizes or for pipelines can be far off; add runs with "
+            "another batch size"
         )
     print_text(str(out))
 
@@ -207,8 +207,9 @@ def predict(
 ) -> None:
     """Predict throughput, times, speed-up and memory of each run, with 90 % intervals.
 
-    For a spec, a new folder has the predictions, without measurements. For a results folder, the
-    predictions are added to it, and a report then shows both. Nothing is started.
+    For a spec, the predictions are written to a new results folder, which has no measurements. For
+    a results folder, the predictions are added to it, and a report then shows both predictions and
+    measurements. Nothing is started.
 
     \b
     Examples:

@@ -52,7 +52,8 @@ class Tail:
         self._size_bytes = self._count = 0
 
     def new(self, journal: Path) -> list[Record]:
-        """The Records in new complete lines; if the journal is damaged, only the Record of that."""
+        """The Records in new complete lines; if the journal is damaged, only the Record that
+        reports the damage."""
         size = journal.stat().st_size if journal.exists() else 0
         if size == self._size_bytes:
             return []
@@ -158,7 +159,8 @@ class RunState:
 
     @property
     def epoch_text(self) -> str:
-        """Completed epochs, with a decimal during an epoch: `2`, `2.4`."""
+        """The number of completed epochs; during an epoch, plus the completed part of it: `2`,
+        `2.4`."""
         if self.live is None or self.status != "running":
             return str(self.epochs_done)
         return f"{self.epochs_done + self.live.step / self.live.steps:.1f}"
@@ -265,7 +267,8 @@ class LiveView(ABC):
             self._last = (self._clock(), ended)
 
     def pace(self) -> float | None:
-        """Mean seconds per run that ended since the first reading; None if there is none."""
+        """Mean seconds between the ends of runs since the first reading; None if no run has ended
+        since then."""
         (since, before), (until, ended) = self._began or self._last, self._last
         return (until - since) / (ended - before) if ended > before else None
 
@@ -366,8 +369,9 @@ class Progress(LiveView):
         return Group(*rows)
 
     def time_left(self, now: float) -> str:
-        """An estimate: the current run's time left at its present rate, plus for each waiting run
-        the mean time of ended runs (at first, the expected time of the current run)."""
+        """An estimate: the time that the current run needs at its present rate, plus the mean time
+        of ended runs for each waiting run (before a run has ended, the expected time of the current
+        run)."""
         run, each = self.current, self.pace()
         of_run = None
         if run is not None and run.status == "running" and run.rate:

@@ -1,4 +1,4 @@
-"""`raysuite recommend`: the best strategies, batches and numbers of workers for a spec."""
+"""`raysuite recommend`: the best strategies, batch sizes and numbers of workers for a spec."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def recommend(
         str | None,
         typer.Option(
             metavar="N,N",
-            help="Global batches to consider. Default: the spec's, because another batch changes "
-            "the training.",
+            help="Global batch sizes to consider. Default: that of the spec, because another batch "
+            "size changes the training.",
         ),
     ] = None,
     accumulate: Annotated[
@@ -88,7 +88,8 @@ def recommend(
     gpus: CalibratedGpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank strategies, batches and numbers of workers by predicted epoch time, and write a spec.
+    """Rank strategies, batch sizes and numbers of workers by predicted time or energy of an epoch,
+    and write a spec.
 
     Candidates with indistinguishable predictions share a rank; those that share the first rank are
     called tied. Networks, strategies and loaders that are missing in the calibration are named, and
@@ -125,7 +126,7 @@ def recommend(
     for keys in choices(counts, given, numbers("--accumulate", accumulate)):
         try:
             made.append((keys, _plan(document, keys, found.gpus if gpus is None else gpus)))
-        except SpecError as error:  # not every strategy fits every batch and number of workers
+        except SpecError as error:  # not every strategy fits every batch size and number of workers
             refused = error
     if refused and not made:
         raise refused
@@ -152,8 +153,9 @@ def recommend(
         print_text(f"- not ranked: {message}")
     for work in sorted({*map(work_name, plans)} & {*found.works_with_one_batch}):
         print_text(
-            f"- all runs of {work} had one batch on a worker: the costs of a sample, a pass and an "
-            "update cannot be separated, so other batches and pipelines may be ranked wrongly"
+            f"- all runs of {work} had the same batch size per worker: the costs of a sample, a "
+            "pass and an update cannot be separated, so other batch sizes and pipelines may be "
+            "ranked wrongly"
         )
     print_text(f"- {out}  (run it: raysuite run {out})")
     if probe is not None:

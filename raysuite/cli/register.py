@@ -83,7 +83,7 @@ def sync(
         ),
     ] = None,
 ) -> None:
-    """Write the journals of a results folder into MLflow, or for another logger.
+    """Write the journals of a results folder to MLflow or another logger.
 
     `raysuite run` does this automatically. Use this command for results that were made while MLflow
     was unreachable, or that come from another machine. Runs that are up to date are not written

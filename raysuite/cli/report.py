@@ -99,7 +99,8 @@ def report(
 
     --history compares runs only on the same hardware. A change is reported if the confidence
     interval of the throughput ratio, after to before, excludes 1. The confidence level is corrected
-    (Bonferroni) for the number of boundaries between results folders that are tested in a series.
+    (Bonferroni) for the number of places at which a change is tested: in a series, each place
+    between two consecutive results folders.
 
     \b
     Examples:
@@ -165,7 +166,8 @@ def show(made: Report, folder: Path) -> None:
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    """Print the comparison, and the number of rows without a counterpart for each reason."""
+    """Print the comparison and, for each reason, the number of rows and values without a
+    counterpart."""
     from raysuite.report.against import comparison_sheets
 
     console = stdout()
@@ -252,7 +254,7 @@ def _history(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
         try:
             folder.plans()
         except UserError as error:
-            print_text(f"warning: {error}; it is left out", error=True)
+            print_text(f"warning: {error}; this results folder is left out", error=True)
         else:
             readable.append(folder)
     series = histories(readable)

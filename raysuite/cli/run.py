@@ -83,9 +83,9 @@ def sweep(
     """Search the space of a spec's `search` section, and report the best trials.
 
     Each trial is a whole run, on its own workers; trials run concurrently if the cluster has free
-    resources. Finished trials are kept: --resume continues with the others. SIGTERM, SIGUSR1 and
-    the end of the cluster's time stop all trials with a checkpoint; the exit code is then 75. It is
-    1 if no trial gave a result.
+    resources. Finished trials are kept: --resume continues with the others. SIGTERM, SIGHUP,
+    SIGUSR1 and the end of the cluster's time stop all trials with a checkpoint; the exit code is
+    then 75. It is 1 if no trial gave a result.
 
     \b
     Examples:

@@ -181,7 +181,7 @@ StopWithin = Annotated[
         "--stop-within",
         metavar="SECONDS",
         min=0,
-        help="Seconds that workers have to write a checkpoint after SIGTERM or SIGUSR1.",
+        help="Time for workers to write a checkpoint after SIGTERM, SIGHUP or SIGUSR1.",
     ),
 ]
 Quiet = Annotated[
@@ -199,7 +199,7 @@ Gpus = Annotated[
     typer.Option(
         min=0,
         help="Plan for a cluster with N GPUs; a named data set that is not on this machine is "
-        "assumed to have its official size. Default: this machine.",
+        "assumed to have its official size. Default: the GPUs of this machine.",
     ),
 ]
 CalibratedGpus = Annotated[

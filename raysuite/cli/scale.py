@@ -41,7 +41,9 @@ def scale(
     ] = None,
     warmup_steps: Annotated[
         int,
-        typer.Option(min=0, help="Number of first steps that are left out of the throughput."),
+        typer.Option(
+            min=0, help="Number of steps at the start that are left out of the throughput."
+        ),
     ] = 10,
     check: Annotated[
         bool,
@@ -52,7 +54,8 @@ def scale(
     profile: Annotated[
         bool,
         typer.Option(
-            "--profile", help="Profile 20 steps after the warm-up: shares of the time, and a trace."
+            "--profile",
+            help="Profile 20 steps after the warm-up; gives shares of the time, and a trace.",
         ),
     ] = False,
     cpus_per_worker: Annotated[int, typer.Option(min=1, help="CPUs and threads per worker.")] = 1,
@@ -85,8 +88,8 @@ def scale(
 
     The script is started unchanged, by torch's launcher or, with --address and in `ray job submit`,
     by the workers of a Ray cluster. A step is a step of the script's torch optimiser.
-    `{256 // workers}` in an argument is computed for each number of workers. results/.../spec.yaml
-    is an equivalent spec for `raysuite run`.
+    `{256 // workers}` in an argument is computed for each number of workers. The spec.yaml in the
+    results folder is an equivalent spec for `raysuite run`.
 
     \b
     Examples:
@@ -147,7 +150,7 @@ def scale(
 
 
 CHECKED_STEPS = 10
-"""The number of first steps after which `--check` compares the ranks' parameters."""
+"""`--check` compares the ranks' parameters after each of this number of steps from the start."""
 
 
 def _name(command: list[str]) -> str:

@@ -27,7 +27,9 @@ def simulate(
     overrides: Overrides = None,
     workers: Annotated[
         str | None,
-        typer.Option(metavar="N,N", help="Numbers of workers to simulate. Default: the spec's."),
+        typer.Option(
+            metavar="N,N", help="Numbers of workers to simulate. Default: those of the spec."
+        ),
     ] = None,
     network: Annotated[
         str | None,
@@ -67,7 +69,8 @@ def simulate(
         float | None,
         typer.Option(
             min=1e-9,
-            help="Also estimate a whole run with failures: a node's mean time between failures.",
+            help="Also estimate the time of a whole run with failures, from a node's mean time "
+            "between failures, in hours.",
         ),
     ] = None,
     checkpoint_s: Annotated[
@@ -191,7 +194,7 @@ RANGE = (
 
 
 def _cells(line: dict[str, Any]) -> Iterator[str]:
-    """The cells of a run; empty if they are not known."""
+    """The cells of a run's table row; empty for values that are not known."""
     unit, shares = line["unit"], line.get("shares", {})
     known, published, fails = (key in line for key in ("step_s", "published", "expected_s"))
     low, high = line[f"published_{unit}_per_s"] if published else (0.0, 0.0)
@@ -236,7 +239,8 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """The first repeat of each variant, for any number of GPUs, or none if calibrated on CPUs."""
+    """The first repeat of each variant, planned without a limit on the number of GPUs or, for a
+    calibration on CPUs, without GPUs."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
     from raysuite.spec.document import of_network

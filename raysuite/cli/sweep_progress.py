@@ -47,7 +47,8 @@ def _head(goal: Goal, task: TaskFacts) -> str:
 
 _LEAST, _GOAL = 11, 11
 _FIXED = len("Trial   Epoch   stopped early   ")
-"""Widths in characters: least width of a key's column, of a goal's, and sum of all others."""
+"""Widths in characters: the least width of a key's column, the least width of a goal's column, and
+the total width of all other columns."""
 _AROUND = 8
 """Lines of the screen that the table leaves free, for its heading and for the lines below it."""
 
@@ -91,7 +92,7 @@ class SweepProgress(LiveView):
             self._best = self.best()
 
     def time_left(self, now: float) -> str:
-        """An estimate from the mean time of the trials that ended since this display began."""
+        """An estimate from the mean time between the ends of trials since this display began."""
         pace, to_come = self.pace(), self.total - self.ended
         return "" if pace is None or not to_come else f"about {about(pace * to_come)} left"
 
@@ -212,7 +213,7 @@ def _cell(trial: TrialFigures, key: str) -> str:
 
 
 def _in_one_line(text: str) -> Text:
-    """A text that is cut if its column is narrower."""
+    """A text that ends with an ellipsis if it does not fit into its column."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
@@ -301,7 +302,9 @@ def _trials(trials: list[PlannedTrial], keys: dict[str, str]) -> Table:
 def _summary(search: SearchOptions, trials: list[PlannedTrial]) -> list[str]:
     made = sum(trial.plan is not None for trial in trials)
     by = f"{search.searcher.name}, scheduler {search.scheduler.name}"
-    number = f"{made} trials" if trials else f"at most {search.trials} trials, chosen as it runs"
+    number = (
+        f"{made} trials" if trials else f"at most {search.trials} trials, chosen during the sweep"
+    )
     limit = "no deadline" if search.deadline_s is None else f"at most {search.deadline_s:g} s each"
     lines = [f"{number}, by {by}; {limit}; goal: {' and '.join(search.wanted)}"]
     return lines + [f"not possible: {trial.why_not}" for trial in trials if trial.plan is None]

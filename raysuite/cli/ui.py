@@ -33,8 +33,9 @@ def ui() -> None:
     """Open MLflow's table of the newest results, from a server that only you can use, until
     Ctrl-C.
 
-    The server shows the database MLFLOW_TRACKING_URI, or mlflow.db in the working folder. If
-    MLFLOW_TRACKING_URI is already a server, the address of its page is printed.
+    The server shows the database that MLFLOW_TRACKING_URI names, or mlflow.db in the working
+    folder. If MLFLOW_TRACKING_URI names a running server, no other server is started, and the
+    address of the page on that server is printed.
 
     \b
     Examples:

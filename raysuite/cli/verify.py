@@ -41,7 +41,8 @@ def verify(
         str | None,
         typer.Option(
             metavar="NAME|YAML",
-            help="Data set whose image shape and classes --model is built for. Default: digits.",
+            help="The data set for which --model is built: it gives the image shape and the number "
+            "of classes. Default: digits.",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Number of processes on this machine.")] = 2,
@@ -55,7 +56,8 @@ def verify(
     ] = 180,
     as_json: AsJson = False,
 ) -> None:
-    """Check strategies by the gate: equal weights on all ranks, and equal to one process.
+    """Check strategies with the gate: the weights of all ranks must be equal, and equal to those of
+    one process.
 
     Every run is checked anyway before its throughput is reported; this command checks without a run
     and without the cache. With --model, your own network is trained too, by all processes and by
@@ -189,7 +191,7 @@ def _summary(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> str:
     wrong = [name for name, each in zip(names, verdicts, strict=True) if not each.passed]
     if wrong:
         return f"The throughput of these would not be reported: {', '.join(wrong)}."
-    return "Errors are relative, against one process on the same global batch."
+    return "Errors are relative to the result of one process on the same global batch."
 
 
 def _scientific(error: float | None) -> str:

@@ -29,13 +29,14 @@ class State(StrEnum):
 
     WORKS = "works"
     UNSURE = "unsure"
-    """The check is not possible from this host; the cluster's start will show the result."""
+    """There may be a problem, or the check is not possible from this host. The cluster's start will
+    show the result."""
     WRONG = "wrong"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check of a site: its subject, its result, and for a failed check how to fix it."""
+    """One check of a site: its subject, its result, a note and, for a problem, how to fix it."""
 
     what: str
     state: State
@@ -49,7 +50,7 @@ def works(what: str, note: str) -> Finding:
 
 
 def unsure(what: str, note: str, fix: str = "") -> Finding:
-    """A check that is not possible from this host."""
+    """A check that found a possible problem, or that is not possible from this host."""
     return Finding(what, State.UNSURE, note, fix)
 
 

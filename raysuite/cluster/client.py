@@ -416,8 +416,8 @@ def _launched(folder: ClusterFolder, job: JobState) -> str:
     if job.reason != "JobLaunchFailure":
         return ""
     return (
-        f" on {', '.join(job.hosts)}: the first node cannot write {folder.slurm_log}, or its "
-        "slurmd's log has another reason; set RAYSUITE_HOME to a folder that all nodes share"
+        f" on {', '.join(job.hosts)}: the first node cannot write {folder.slurm_log}, or the "
+        "log of its slurmd gives another reason; set RAYSUITE_HOME to a folder that all nodes share"
     )
 
 
@@ -447,7 +447,7 @@ _SILENT_S = 30.0
 _ASKED_S = 60.0
 """Seconds for a job's agents to end by themselves, before SLURM signals all their processes."""
 _ENDS_S = 90.0
-"""Seconds that a job has to end its processes and copy the database; then it is killed."""
+"""Seconds for a job to end its processes and copy the database, before it is killed."""
 
 
 def down(

@@ -174,7 +174,7 @@ def folder_of(name: str) -> ClusterFolder:
 def all_folders() -> list[ClusterFolder]:
     """The folders of all clusters, sorted by name.
 
-    Raises UserError if their folder belongs to another user.
+    Raises UserError if the folder that contains them cannot be read.
     """
     try:
         paths = sorted(clusters_home().glob("*/cluster.json"))

@@ -219,7 +219,10 @@ def check_hosts(site: HostsSite) -> Iterator[Finding]:
         except subprocess.TimeoutExpired:
             note = f"no answer within {_PATIENCE_S:.0f} s"
         if note:
-            fix = f"{program} must reach this host; if it cannot write {home()}, set RAYSUITE_HOME"
+            fix = (
+                f"{program} must reach this host; if the host cannot write {home()}, set "
+                "RAYSUITE_HOME to a folder that all hosts share"
+            )
             yield wrong(name, note, fix)
         else:
             yield works(name, f"sees {home()}")

@@ -1,7 +1,7 @@
 """Ports of one node: a free contiguous block, so that several clusters can share a host.
 
 `ray start` collides with another `ray start` on the same host unless every port is set (ray#10154).
-Blocks are aligned to one grid. Each step of the grid has a guard: a port that the agent binds and
+Blocks are aligned to one grid. Each cell of the grid has a guard: a port that the agent binds and
 Ray never uses.
 """
 
@@ -20,10 +20,11 @@ from raysuite.errors import RaysuiteError
 LOWEST = 10_000
 HIGHEST = 65_535
 STEP = 128
-"""Ports per step of the grid: each block begins at a step and covers whole steps."""
+"""Number of ports in a cell of the grid. Each block starts at the first port of a cell, and covers
+whole cells."""
 _STEPS = (HIGHEST + 1 - LOWEST) // (STEP + 1)
 GRID = LOWEST + _STEPS
-"""The grid's first port. The ports LOWEST to GRID - 1 are the guards: one per step of the grid."""
+"""The grid's first port. The ports LOWEST to GRID - 1 are the guards: one per cell of the grid."""
 _SERVICES = 16
 """Ports at the start of a block; the workers' ports follow."""
 _WORKERS_AT_LEAST = 112
@@ -92,7 +93,7 @@ def held_port() -> Iterator[int]:
 
 
 def block_size(cpus: int) -> int:
-    """Number of ports for a node with that many CPUs: whole steps of the grid."""
+    """Number of ports for a node with that many CPUs, rounded up to whole cells of the grid."""
     needed = _SERVICES + max(_WORKERS_AT_LEAST, _WORKERS_PER_CPU * cpus)
     return -(-needed // STEP) * STEP
 

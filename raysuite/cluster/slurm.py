@@ -525,8 +525,8 @@ COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
 def check_slurm(site: SlurmSite, folder: Path) -> Iterator[Finding]:
-    """Check a site: SLURM's commands, the partition, the account, and a trial of the script. A
-    check that depends on a failed check is left out.
+    """Check a site: SLURM's commands, the partition, the account, and whether SLURM accepts the
+    script. A check that depends on a failed check is left out.
 
     `folder` is the folder of all clusters. Nothing is queued.
     """
@@ -582,7 +582,7 @@ def _time(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
     if site.time is None:
         return works("time", f"the partition's default; {limit}")
     if slurm_seconds(site.time) > longest:
-        return wrong("time", f"{site.time} is too long; the partition gives {limit}", "shorten it")
+        return wrong("time", f"{site.time} is too long; the partition allows {limit}", "shorten it")
     return works("time", f"{site.time}; {limit}")
 
 
@@ -604,7 +604,10 @@ def _nodes(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
     if fitting < least:
         per_node = {"CPUs": site.cpus_per_node, "GPUs": site.gpus_per_node, "MB": memory}
         asked = ", ".join(f"{value} {unit}" for unit, value in per_node.items() if value)
-        note = f"asked for {least} nodes{asked and f' with {asked}'}; {fitting} nodes are suitable"
+        note = (
+            f"asked for {least} nodes{asked and f' with {asked} each'}; {fitting} nodes are "
+            "suitable"
+        )
         return wrong("nodes", note, f"the partition has {there}")
     return works("nodes", f"{fitting} of the partition's {there} fit")
 
@@ -638,4 +641,4 @@ def _trial(site: SlurmSite, folder: Path) -> Finding:
         return wrong(
             "the script", str(error), "SLURM rejects the script: change the option in its message"
         )
-    return works("the script", said[-1].removeprefix("sbatch: ") if said else "SLURM takes it")
+    return works("the script", said[-1].removeprefix("sbatch: ") if said else "SLURM accepts it")

@@ -79,11 +79,11 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
 
     The modules `early` are imported at once. Ray reads the environment when it is imported, so
     `late`, Ray's modules, are imported with the environment of the first client, and clients with
-    another environment are not served. A module must not draw random numbers during its import if
-    its generator is not seeded again after a fork; Ray's generator of ids is not. Exit if a fork
-    would differ from a new process: if `raysuite` is not the path of the imported package, if the
-    first client has other variables than this server, if a library has a thread, or if CUDA's
-    driver is loaded.
+    another environment are not served. During its import, no module may draw from a random
+    generator that is not seeded again after a fork, such as Ray's generator of ids: the workers
+    would then draw the same numbers. Exit if a fork would differ from a new process: if `raysuite`
+    is not the path of the imported package, if the variables of the first client differ from those
+    of this server, if a library has a thread, or if CUDA's driver is loaded.
     """
     import gc
     import importlib

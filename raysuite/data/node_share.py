@@ -37,8 +37,8 @@ LARGEST_SHARE = 0.8
 class NodeShare:
     """The node's copy of the files that `write` writes, in the folder `path`, valid until `close`.
 
-    `write(folder)` writes `size()` bytes. One process of the node calls `write` if the folder does
-    not exist; all others wait.
+    `write(folder)` writes at most `size()` bytes. One process of the node calls `write` if the
+    folder does not exist; all others wait.
 
     Raises DataError if there is not enough free memory, and the errors of `write`.
     """
@@ -119,7 +119,7 @@ def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
     memory = min(shutil.disk_usage(path.parent).free, int(LARGEST_SHARE * free_memory()))
     if size > memory:
         raise DataError(
-            f"the decoded images need {human_bytes(size)}, but only {human_bytes(memory)} may be "
+            f"the decoded samples need {human_bytes(size)}, but only {human_bytes(memory)} may be "
             f"used (the free space of {path.parent}, or {LARGEST_SHARE:.0%} of the free memory if "
             "less); choose another loader"
         )
@@ -131,13 +131,14 @@ def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
         partial.rename(path)
     except OSError as error:
         raise DataError(
-            f"{human_bytes(size)} of decoded images cannot be kept in {path.parent} ({error}); "
+            f"{human_bytes(size)} of decoded samples cannot be kept in {path.parent} ({error}); "
             "choose another loader"
         ) from error
 
 
 def free_memory() -> int:
-    """Bytes available without swapping: the smallest value of the machine and its cgroups."""
+    """Bytes that this process can use without swapping: the smallest of the values of the machine
+    and of the process's cgroups."""
     free: int = psutil.virtual_memory().available
     return max(0, min([free, *memory_left()]))
 

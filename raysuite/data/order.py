@@ -1,8 +1,9 @@
 """The samples of each rank in each step, determined by seed and epoch.
 
-An epoch is one permutation of the data set, cut into global batches; the last batch has the
-remaining samples. Each global batch is cut into workers x accumulate micro-batches whose sizes
-differ by at most one. A step's samples therefore do not depend on the number of ranks.
+An epoch is one permutation of the data set (or an order from `balanced`), cut into global batches;
+the last batch has the remaining samples. Each global batch is cut into workers x accumulate
+micro-batches whose sizes differ by at most one. A step's samples therefore do not depend on the
+number of ranks.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def check_as_planned(
 ) -> None:
     """Raise DataError if the set on disk has other counts or classes than the plan."""
     planned = {"train": facts.train_samples, "val": facts.val_samples}
-    remedy = "make the copies on all machines equal to that of the plan, or begin a new run"
+    remedy = "copy the planned data set to all machines, or begin a new run"
     if found != planned or (facts.channels and len(classes) != facts.classes):
         raise DataError(
             f"{files}: the plan has {_told(planned, facts.classes)}; this set has "

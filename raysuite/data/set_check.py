@@ -44,7 +44,7 @@ def detect(path: Path) -> Target:
         raise DataError(
             f"{path} contains no data set that can be recognised; valid: train/CLASS/* and "
             "val/CLASS/*, TFRecord shards (train-00000-of-00016), MNIST's IDX files and "
-            "CIFAR-10's batches; name another one with --name and --format, or give a spec"
+            "CIFAR-10's batches; name the data set with --name and --format, or give a spec"
         )
     data = stated(path, {"idx": "mnist", "binary": "cifar10", "pickle": "cifar10"}.get(form), form)
     if form != "tfrecord":

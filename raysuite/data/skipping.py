@@ -30,7 +30,8 @@ CHUNK = 512
 """Samples that are checked and cached together: some seconds of work for one core."""
 
 _VERSION = 2
-"""Increased whenever the check finds other samples bad, so that older results are not reused."""
+"""Version of the check. A change after which the check finds other samples unreadable must increase
+it, so that older results are not reused."""
 
 Faults = dict[int, str]
 """Sample -> why it cannot be read. Readable samples are left out."""

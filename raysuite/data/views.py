@@ -30,9 +30,9 @@ SHIFT = 1 / 8
 
 @dataclass(frozen=True)
 class Views:
-    """boxes: [b, 4] left, top, width and height in source pixels, float64; boxes in training have
-    whole numbers. With pad_crop_flip, boxes may extend beyond the image, where pixels are zero.
-    flips: [b] bool, True if the view is mirrored left to right."""
+    """boxes: [b, 4] left, top, width and height in source pixels, float64; whole numbers if the
+    views are augmented. With pad_crop_flip, boxes may extend beyond the image, where pixels are
+    zero. flips: [b] bool, True if the view is mirrored left to right."""
 
     boxes: NDArray[np.float64]
     flips: NDArray[np.bool_]

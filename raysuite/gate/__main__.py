@@ -5,8 +5,8 @@ python -m torch.distributed.run --nproc-per-node 2 -m raysuite.gate FILE REQUEST
 REQUEST is JSON: {"strategies": [[number, options], ...], "settings": {...}, "device": "cpu",
 "plans": [[number, plan], ...]}. The plans name the user's own network and are optional. For each
 strategy, rank 0 appends a line of JSON to FILE at the beginning ({"begin": number}) and another
-line with the verdict. A rank that raises an exception appends its error and ends, because other
-ranks may wait for it.
+line with the verdict. A rank that raises an exception appends its error and ends with status 1, so
+that torchrun ends the other ranks, which may wait for it.
 """
 
 from __future__ import annotations

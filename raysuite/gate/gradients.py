@@ -48,7 +48,7 @@ def compare_gradients(
     batch_norm: bool = False,
     pause_s: float = 0.0,
 ) -> Gradients:
-    """Take steps of plain SGD by a lossy strategy. In each step, compare each parameter's mean
+    """Take steps of plain SGD with a lossy strategy. In each step, compare each parameter's mean
     gradient with the exact mean over the ranks, which one process computes in fp32 with the same
     weights.
 
@@ -60,7 +60,7 @@ def compare_gradients(
     (n + 1) u times the mean of absolute values, because each term, its division and n - 1 additions
     are rounded (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 4.2). Two
     more roundings are allowed for sums in two levels. Each rounding may also add an error of half
-    of the format's smallest number.
+    of the format's smallest positive number.
 
     `lossy.projected`: let m be the mean gradient plus the remainder of the steps before. A step of
     PowerSGD is s = P P' m, where P' P = 1 (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and
@@ -214,6 +214,7 @@ _MOST_LOST = 0.4
 """Upper limit of the relative error that is allowed for a gradient, for any number of ranks. It
 must stay below 0.5, the error of a gradient that is wrong by a factor of two."""
 _LEAST_KEPT = 0.01
-"""Share of a matrix's norm that a projection must keep; a random projection hardly ever fails."""
+"""Share of a matrix's norm that a projection must keep; a random projection almost always keeps
+more."""
 _ROUNDING = 1e-4
 """Relative error of fp32, and of the sums that torch.compile reorders."""

@@ -79,7 +79,10 @@ def check(
         unequal = own ^ {(name, each.shape) for name, each in before.items()}
         if unequal:
             listed = some(sorted({name for name, _ in unequal}), 5)
-            raise UserError(f"the reference has other parameters: {listed}; give the same network")
+            raise UserError(
+                f"the model and the reference differ in the parameters {listed}; give the same "
+                "network as the reference"
+            )
         _compare_begin(model, before, ranks)
     error, compared = None, True
     tensors: dict[str, torch.Tensor] = {}
@@ -194,7 +197,7 @@ def _compare_ranks(tensors: Mapping[str, torch.Tensor], ranks: _Ranks, step: int
             if own.get(name) != everyone[0].get(name):
                 raise GateError(
                     f"{name} of rank {rank} differs from that of rank 0 after step {step}: its "
-                    "gradient is not reduced, or the ranks began with other values"
+                    "gradient is not reduced, or the ranks began with different values"
                 )
     return len(whole) == len(tensors)
 

@@ -50,19 +50,19 @@ TOLERANCE = 1e-3
 networks of tests/contract/test_networks.py; rounding alone gives an update of 1 % of the weights an
 error of 1e-5."""
 _FLOOR = 1e-3
-"""Errors are relative to the norm of a tensor's update, but at least to this share of the larger of
-two norms: of the tensor, and of the update of all tensors. Some gradients consist only of rounding
-errors, such as the gradient of a bias before BatchNorm."""
+"""An error is divided by the norm of its tensor's update or, if it is larger, by this share of the
+larger of two norms: that of the tensor, and that of the update of all tensors. Some gradients
+consist only of rounding errors, such as the gradient of a bias before BatchNorm."""
 _UPDATE = 1e-2
 """The change of the weights in the first step, relative to their norm."""
 _STEPS = 2
 _SAMPLES = 4
-"""Largest micro-batch. With two samples, BatchNorm after a global pooling enlarges rounding
-errors."""
+"""Largest number of samples in a micro-batch. With only two, BatchNorm after a global pooling
+enlarges rounding errors."""
 _MICRO_BATCHES = 2
-"""Largest number of micro-batches in a step; for a pipeline, it is the plan's number."""
+"""Largest number of micro-batches in a step. A pipeline takes as many as in the run's plan."""
 BUDGET_S = 60.0
-"""Seconds; if the check is expected to take longer, it is left out."""
+"""Time limit in seconds: the check is left out if it is expected to take longer."""
 _HELD, _RANKS_OF_A_HOST = 8, 16
 """Largest number of copies of the weights in rank 0's memory at a time, and largest number of ranks
 on its host, each of which may have one more copy in memory."""
@@ -93,7 +93,7 @@ def compare(
     precision: str = "fp32",
     budget_s: float = BUDGET_S,
 ) -> Found:
-    """Train the plan's network for two steps by `strategy`, and in fp32 by one process (rank 0).
+    """Train the plan's network for two steps with `strategy`, and in fp32 in one process (rank 0).
 
     All ranks must call it; `comm` connects them. An error that the network itself raises is not
     reported here, because the run that follows raises it again.
@@ -112,7 +112,7 @@ def compare(
         needed = size * (_HELD + min(world.size, _RANKS_OF_A_HOST))
         skipped = ""
         if communicates:
-            skipped = "its SyncBatchNorm would wait for other ranks in one process"
+            skipped = "in one process, its SyncBatchNorm would wait for other ranks"
         elif not rate:
             skipped = (
                 "a pass through it fails, changes no weight, or needs more memory than is free"

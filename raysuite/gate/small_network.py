@@ -164,7 +164,7 @@ def compare(
     pause_s: float = 0.0,
     delays: PipelineOptions | None = None,
 ) -> Comparison:
-    """Train by `strategy` on all ranks, and by one process in fp32 on each rank; compare the two.
+    """Train with `strategy` on all ranks, and in fp32 in one process on each rank; compare the two.
 
     `settings.micro_batch` and the optimiser's rates are replaced by those of the small network. All
     ranks must call this function. `layers` is the number of layers, at least one for each stage of
@@ -262,8 +262,8 @@ def small_net(
 
 
 def _pace(optimizer: OptimizerOptions) -> float:
-    """Factor for the learning rates, with which all optimisers change the weights by about as
-    much."""
+    """Factor for the learning rates: with it, all optimisers change the weights by about the same
+    amount."""
     if optimizer.name == "lars":
         return 0.1 / optimizer.trust_coefficient
     return {"sgd": 1.0, "lamb": 0.1}.get(optimizer.name, 0.01)

@@ -127,7 +127,7 @@ def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdi
             "passed": not faults,
             "ranks_equal": found.ranks_equal,
             "error_rebuilt": found.error,
-            "rule": f"{verdict.rule}; the run's network as torch's to {TOLERANCE_REBUILT:.0e}",
+            "rule": f"{verdict.rule}; the run's network within {TOLERANCE_REBUILT:.0e} of torch's",
             "message": "; ".join(filter(None, [*faults, verdict.message])),
         }
     )
@@ -173,7 +173,7 @@ def examine_network(
             network.append("equal to one process" if not found.differs else found.differs)
             if found.differs:
                 faults.append(
-                    f"{plan.spec.model.name} is not trained as by one process: {found.differs}; "
+                    f"{plan.spec.model.name} is not trained as in one process: {found.differs}; "
                     f"at most {own_network.TOLERANCE:.0e} can be rounding"
                 )
         else:
@@ -227,29 +227,29 @@ def examine(
             return _verdict(options.name, world, run_id, message=plain[0].fault)
     rule = "ranks bit-equal; equal to one process on the same global batch"
     if late:
-        rule += " that applies gradients as late as the schedule, with its versions of weights"
+        rule += " that delays gradients and keeps versions of the weights as the schedule does"
     if exact_options is not None and (parts := _in_parts(exact, exact_options, world)):
         plain.append(small_network.compare(parts[0], world, pure, pause_s=parts[1]))
-        rule += ", with several reductions a step too"
+        rule += ", also with several reductions per step"
     batch_norm = compare(pure, batch_norm=True)
     short, compiled, rounded, remarks = [], [], [], []
     if optimizer is not None:
         found = compare(pure, optimizer=optimizer)
-        rule += f", by {optimizer.name} too"
+        rule += f", also with {optimizer.name}"
         if optimizer.updates_in_bf16:
             rounded.append(found)
-            rule += f" to {TOLERANCE_BF16_UPDATES:.0e}"
-            remarks.append(f"by {optimizer.name} it differs by {found.error:.1e}")
+            rule += f" within {TOLERANCE_BF16_UPDATES:.0e}"
+            remarks.append(f"with {optimizer.name} it differs by {found.error:.1e}")
         else:
             plain.append(found)
     if settings.compile != "off":
         mode = replace(pure, compile=settings.compile)
         compiled = [compare(mode, batch_norm=each) for each in (False, True)]
-        rule += f"; compiled to {TOLERANCE_COMPILED:.0e}"
+        rule += f"; compiled within {TOLERANCE_COMPILED:.0e}"
         remarks.append(f"compiled it differs by {max(each.error for each in compiled):.1e}")
     if settings.precision != "fp32" and exact_options is not None:
         short = [compare(replace(settings, clip_norm=clip)) for clip in clips]
-        rule += f"; in {settings.precision} to {TOLERANCE_16_BITS:.0%} of one process in fp32"
+        rule += f"; in {settings.precision} within {TOLERANCE_16_BITS:.0%} of one process in fp32"
         worst = max(each.updates for each in short)
         remarks.append(f"in {settings.precision} the updates differ by {worst:.1e}")
     lossy = lossy_gradients(options, world, strategy, settings)
@@ -262,7 +262,7 @@ def examine(
     if options.own_network:
         net = small_network.small_net(world, batch_norm=True)
         rebuilt.append(compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES))
-        rule += f"; running statistics as torch's to {TOLERANCE_REBUILT:.0e}"
+        rule += f"; running statistics within {TOLERANCE_REBUILT:.0e} of torch's"
     compared = [*plain, batch_norm, *short, *compiled, *rounded, *rebuilt]
     equal_and_finite: list[Comparison | Gradients] = [*compared, *lossy]
     faults = _faults(equal_and_finite)
@@ -371,14 +371,15 @@ def _faults(compared: Sequence[Comparison | Gradients]) -> list[str]:
         faults.append("the ranks hold different weights: gradients are not synchronised")
     if any(math.isinf(each.error) for each in compared):
         faults.append(
-            "weights, logits or losses are not finite, or do not have the network's names"
+            "weights, logits or losses are not finite, or have other names or shapes than those of "
+            "one process"
         )
     return faults
 
 
 def _differing(compared: list[Comparison], tolerance: float) -> list[str]:
     return [
-        f"its {worst.subject} differ by {worst.error:.1e} from one process on the same "
+        f"its {worst.subject} differ by {worst.error:.1e} from those of one process on the same "
         f"global batch; at most {tolerance:.0e} can be rounding"
         for worst in sorted(compared, key=lambda each: -each.error)[:1]
         if worst.error > tolerance
@@ -392,9 +393,9 @@ def _differing_16_bits(compared: list[Comparison]) -> list[str]:
     if whole <= TOLERANCE_16_BITS and tensor <= _TENSOR_16_BITS:
         return []
     return [
-        f"in 16 bits its updates, logits or losses differ by {whole:.1e}, and those of one weight "
-        f"by {tensor:.1e}, from one process in fp32 on the same global batch; at most "
-        f"{TOLERANCE_16_BITS:g} and {_TENSOR_16_BITS:g} can be rounding"
+        f"in 16 bits its updates, logits or losses differ by {whole:.1e}, and the updates of one "
+        f"weight tensor by {tensor:.1e}, from those of one process in fp32 on the same global "
+        f"batch; at most {TOLERANCE_16_BITS:g} and {_TENSOR_16_BITS:g} can be rounding"
     ]
 
 

@@ -27,7 +27,7 @@ def engine() -> str:
     if found is None:
         raise MissingPartError(
             "apptainer is not on PATH; images need it: load your site's module, or install it as "
-            "described in its administrator's guide (Ubuntu and EPEL have the package "
+            "described in Apptainer's administrator guide (Ubuntu and EPEL have the package "
             "`apptainer`)"
         )
     return found
@@ -75,7 +75,9 @@ def streamed(
             raise
     if status:
         end = "\n".join(f"  {line}" for line in lines)
-        raise EngineError(f"apptainer ended with {status}; the whole log is {log}:\n{end}")
+        raise EngineError(
+            f"apptainer ended with exit status {status}; the whole log is {log}; its end:\n{end}"
+        )
 
 
 def asked(*arguments: str) -> subprocess.CompletedProcess[str]:

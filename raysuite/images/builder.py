@@ -166,8 +166,8 @@ def checkout() -> Path:
     root = Path(raysuite.__file__).resolve().parents[1]
     if not all((root / name).exists() for name in ("containers/requirements", "pyproject.toml")):
         raise UserError(
-            f"raysuite runs from {root}, which is not a source checkout; an image is built "
-            "from one: git clone it, make setup, and use its .venv/bin/raysuite"
+            f"raysuite runs from {root}, which is not a source checkout, but images are built from "
+            "one: clone raysuite with git, run `make setup` there, and use its .venv/bin/raysuite"
         )
     return root
 
@@ -176,8 +176,8 @@ def check(order: Order) -> None:
     """Raise UserError for mistakes that would otherwise end the build after minutes."""
     if order.choice.arch != this_architecture():
         raise UserError(
-            f"got {order.choice.arch} and this machine is {this_architecture()}; an image is "
-            "built on a machine of its own architecture"
+            f"got {order.choice.arch}, but this machine is {this_architecture()}; build the image "
+            "on a machine of its own architecture"
         )
     if order.out.suffix != ".sif" or not order.out.parent.is_dir():
         raise UserError(f"got {order.out}; it should be NAME.sif in a folder that exists")
@@ -185,7 +185,9 @@ def check(order: Order) -> None:
     if order.scratch is not None and not order.scratch.is_dir():
         raise UserError(f"--scratch: {order.scratch} is not a folder; make it, or give another")
     if order.debootstraps and not shutil.which("debootstrap", path=_path()):
-        raise UserError("debootstrap is not on PATH; on Debian or Ubuntu: apt-get install it")
+        raise UserError(
+            "debootstrap is not on PATH; install it (Debian, Ubuntu: apt-get install debootstrap)"
+        )
 
 
 def commands(order: Order, work: Path) -> dict[str, list[str]]:
@@ -275,7 +277,8 @@ def _wheel(root: Path, folder: Path) -> Path:
     if done.returncode:
         raise UserError(
             f"raysuite's wheel cannot be made with {sys.executable}: "
-            f"{done.stderr.strip().splitlines()[-1:]}; make setup installs hatchling"
+            f"{done.stderr.strip().splitlines()[-1:]}; if hatchling is missing, `make setup` "
+            "installs it"
         )
     (wheel,) = folder.glob("*.whl")
     return wheel

@@ -73,7 +73,7 @@ def sign_image(image: Path, key: Path) -> None:
 
 
 def signature(image: Path, key: Path | None) -> Check:
-    """Verify the image's signature by `key` (PEM), or by a PGP key of the keyring."""
+    """Verify the image's signature with `key` (PEM), or with a PGP key of the keyring."""
     if key is not None and not key.is_file():
         raise UserError(f"there is no key {key}; give the public key, as PEM")
     how = ["--local"] if key is None else ["--key", str(key.absolute())]
@@ -91,8 +91,11 @@ def recipe(image: Path, root: Path) -> Check:
     choice = Choice(Variant(facts["variant"]), extras=tuple(facts["extras"]), arch=facts["arch"])
     wanted = digest(choice, root)
     if facts["digest"] == wanted:
-        return Check("recipe", True, f"digest {wanted[:16]}, as this checkout's")
-    note = f"digest {facts['digest'][:16]}, but this checkout's is {wanted[:16]}: build it again"
+        return Check("recipe", True, f"digest {wanted[:16]}, equal to this checkout's")
+    note = (
+        f"digest {facts['digest'][:16]}, but this checkout's digest is {wanted[:16]}: build the "
+        "image again"
+    )
     return Check("recipe", False, note)
 
 

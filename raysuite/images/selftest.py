@@ -1,7 +1,7 @@
 """Check that an image works and contains what its JSON file lists: the image's own %test.
 
-`python -m raysuite.images.selftest` imports every part that /etc/raysuite-image.json lists, and
-prints versions.
+`python -m raysuite.images.selftest` imports the required parts of raysuite and every part that
+/etc/raysuite-image.json lists, and prints their versions.
 """
 
 from __future__ import annotations

@@ -93,10 +93,10 @@ def environment(commits: bool = True) -> dict[str, Any]:
 
 
 def fingerprint(env: dict[str, Any]) -> str:
-    """16 hex digits, equal for equal hardware and versions: the key of the gate's cache.
+    """16 hex digits, equal for equal hardware and versions, for the keys of the gate's cache.
 
-    Host name, commit, job, memory and the number of cores are left out, so that nodes of one kind,
-    and differently sized jobs on them, have the same key.
+    Host name, commit, job, the host's memory and the number of cores are left out, so that nodes of
+    one kind, and differently sized jobs on them, have the same fingerprint.
     """
     cpu = env.get("cpu") or {}
     hardware = {

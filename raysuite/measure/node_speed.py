@@ -18,8 +18,8 @@ _FILE_BYTES = 64 * 2**20
 
 
 def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
-    """`matrix`: GFLOP/s of a matrix product; `memory`: GB/s of a copy in memory, read and written;
-    `disk`: MB/s of reading a file in `folder`."""
+    """`matrix`: GFLOP/s of a matrix product; `memory`: GB/s of a copy in memory, where each byte
+    counts twice (read and written); `disk`: MB/s of reading a file in `folder`."""
     size = 4096 if device.type == "cuda" else 512
     left, right = (torch.rand(size, size, device=device) for _ in range(2))
     source = torch.rand(2**26 if device.type == "cuda" else 2**23, device=device)
@@ -35,7 +35,8 @@ def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
 
 
 def _mean_s(work: Callable[[], object], device: torch.device) -> float:
-    """Mean seconds of a call within _SECONDS, which shows disturbances, unlike a minimum."""
+    """Mean seconds of a call, over calls during _SECONDS. Unlike a minimum, a mean contains the
+    effect of disturbances."""
     for _ in range(3):
         work()
     calls, began = 0, now(device)

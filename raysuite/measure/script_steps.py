@@ -169,7 +169,7 @@ class Recorder:
         self._read(loader, began)[0].length = length
 
     def _read(self, loader: int, began: float) -> tuple[_Read, float]:
-        """Add the wait since `began` to the data read from a loader; return them, and the time."""
+        """Add the wait since `began` to a loader's _Read; return the _Read and the current time."""
         now = time.perf_counter()
         read = self._batches.setdefault(loader, _Read(began))
         read.wait_s += now - began
@@ -590,7 +590,7 @@ def observe(recorder: Recorder) -> Iterator[None]:
 
 
 def _recorded_exit(recorder: Recorder, leave: Callable[[int], Any]) -> Callable[[int], None]:
-    """Wrap os._exit, with which a script may end without Python's own end, to record its end."""
+    """Wrap os._exit, which ends a script without Python's usual shutdown, to record this end."""
 
     @functools.wraps(leave)
     def recorded(status: int) -> None:

@@ -123,7 +123,7 @@ class Parts:
 
 
 def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = None) -> Parts:
-    """The parts of the window that an event named WINDOW covers.
+    """Measure the activities within the window, which is the time of the event named WINDOW.
 
     `mark` is the name of the events by which an engine marks its communication. `timeline` has the
     intervals of collectives that a framework itself has recorded, in ns since 1970. If the events

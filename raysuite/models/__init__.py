@@ -54,8 +54,8 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
         ) from error
     if not isinstance(built, nn.Module):
         raise UserError(
-            f"model {model.name!r} gave {type(built).__name__}; it should be a class of "
-            "torch.nn.Module or a function that returns one"
+            f"model {model.name!r} gave {type(built).__name__}; it should be a subclass of "
+            "torch.nn.Module or a function that returns an instance of one"
         )
     if any(isinstance(each, nn.UninitializedParameter) for each in built.parameters()):
         _initialise(built, facts)

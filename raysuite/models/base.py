@@ -53,8 +53,8 @@ change its default."""
 
 
 def torchvision_constructor(name: str, facts: DatasetFacts) -> Constructor:
-    """The constructor of a torchvision model, and its arguments for the data set. The model's
-    layers are not adapted to the image size."""
+    """The constructor of a torchvision model, and its arguments for the data set. The image size is
+    given to ViT and MaxViT only; the layers of other models are not adapted to it."""
     import torchvision
 
     arguments: dict[str, Any] = {"weights": None, "num_classes": facts.classes}

@@ -121,7 +121,7 @@ def _unfit(error: Exception, facts: DatasetFacts) -> UserError:
         shape = f"sequences of {facts.sequence} tokens"
     return UserError(
         f"the model cannot process {shape}: {type(error).__name__}: {error}; "
-        "choose another size or number of channels"
+        "choose another model, or change the shape in the spec's section data"
     )
 
 

@@ -58,7 +58,8 @@ def declined(results: Results) -> set[str]:
 
 
 def settle(results: Results) -> list[str]:
-    """Remove repeats that were not run from plan.json; return a summary of the budget as lines."""
+    """From plan.json, remove the repeats that the budget did not allow; return the lines of a
+    summary."""
     left_out, plans = declined(results), results.plans()
     kept = [plan for plan in plans if plan["run_id"] not in left_out or plan["repeat"] == 0]
     results.write_plans(kept)
@@ -69,10 +70,10 @@ def settle(results: Results) -> list[str]:
         if suffices(stat):
             enough += 1
         elif stat is None or stat.half_width is None:
-            lines.append(f"not enough for {variant_name(plan)}: n = {stat.n if stat else 0}")
+            lines.append(f"too few repeats of {variant_name(plan)}: n = {stat.n if stat else 0}")
         else:
             width = stat.half_width / stat.mean
-            lines.append(f"not enough for {variant_name(plan)}: ±{width:.1%} (n = {stat.n})")
+            lines.append(f"too few repeats of {variant_name(plan)}: ±{width:.1%} (n = {stat.n})")
     return [
         f"budget: {enough} of {len(variants)} variants have intervals of at most ±{WIDTH:.0%}",
         *lines,

@@ -61,8 +61,8 @@ class FailureRecorder:
         self._plans = plans
 
     def after_exception(self, worker_exceptions: Mapping[int, Exception]) -> None:
-        """Record the failure of the current run, unless the run is retried, after the workers have
-        ended. `worker_exceptions`: rank -> exception.
+        """Record the failure of the current run, unless the run is retried. Called when the workers
+        have ended. `worker_exceptions`: rank -> exception.
 
         Raises StorageError, and records no failure, if a rank could not write the results.
         """
@@ -97,7 +97,7 @@ class FailureRecorder:
             # ranks that lost a peer fail before Ray detects whether a node was lost
             hosts = self._nodes.lost(patient=not dead)
             if hosts:
-                message = f"in the last attempt with node {', '.join(hosts)}"
+                message = f"in the last attempt together with node {', '.join(hosts)}"
             reason: FailReason = "node_lost" if hosts else "lost"
             record_failure(
                 plan, self._results, reason, f"its workers died in {times}; {message}", detail
@@ -138,8 +138,8 @@ class DeadlineError(RunError):
 
 
 class NodeKeeper:
-    """Waits until the cluster has the resources for the workers, and ends them at `deadline`, in
-    seconds since 1970.
+    """Waits until the cluster has the resources for the workers, and ends the workers at
+    `deadline`, in seconds since 1970.
 
     Ray Train itself would request the workers' resources ten times, for a minute each, and then
     fail.
@@ -163,7 +163,8 @@ class NodeKeeper:
         self._deadline = deadline
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """From now on, wait for the nodes that these runs need, and end them at this deadline."""
+        """From now on, wait for nodes while one of these runs is left, and end the workers at
+        `deadline`."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 
@@ -183,8 +184,8 @@ class NodeKeeper:
             if time.monotonic() >= deadline:
                 raise NodesGoneError(
                     f"{self._need} need more than the {left.nodes} node(s) that are left: "
-                    f"{left.cpus:g} CPUs and {left.gpus:g} GPUs are enough for {fit}, and no node "
-                    f"returned within {self._wait_s:g} s"
+                    f"{left.cpus:g} CPUs and {left.gpus:g} GPUs are enough for {fit} worker(s), "
+                    f"and no node returned within {self._wait_s:g} s"
                 )
             time.sleep(_POLL_S)
         return True

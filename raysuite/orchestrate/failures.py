@@ -19,7 +19,8 @@ def storage_error(error: Exception | None) -> Exception | None:
 
 
 def record_lost(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record a run whose workers ended without a result. `error` of Ray Train gives the reason."""
+    """Record a run whose workers ended without a result. The reason is taken from `error`, Ray
+    Train's error."""
     text = str(error).strip() if error else "its workers ended without a result"
     message = text.splitlines()[-1] if text else type(error).__name__
     full = next((each for each in _causes(error) if ray_out_of_memory(str(each))), None)

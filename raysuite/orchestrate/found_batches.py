@@ -1,4 +1,4 @@
-"""Find batch sizes by trial before the runs, with workers of the same kind as the runs use."""
+"""Find batch sizes by trial before the runs, with workers of the same kind as those of the runs."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def decide(
     """Find the batch size of every undecided plan; plans with an equal key `same_search` share one
     search.
 
-    The search uses workers of the same kind as the runs, on a cluster of `nodes` nodes. It writes
-    its trials below `root`, where workers can write, and removes them at its end. `deadline`: time
-    at which the search must end, in seconds since 1970.
+    The search uses workers of the same kind as those of the runs, on a cluster of `nodes` nodes. It
+    writes its trials below `root`, where workers can write, and removes them at its end.
+    `deadline`: time at which the search must end, in seconds since 1970.
 
     Raises NothingFitsError, DeadlineError, and RunError for other errors of a model or strategy.
     """
@@ -117,7 +117,7 @@ def _search(
             _raise_others(left, results)
             if [len(tried_file(folder, plan).read()) for plan in left] == before:
                 why = str(error).strip().splitlines()[-1] if error and str(error).strip() else ""
-                raise RunError(f"{left[0].title}: its batch could not be searched: {why}")
+                raise RunError(f"{left[0].title}: the search for its batch size failed: {why}")
     return None
 
 
@@ -139,7 +139,7 @@ def _raise_others(plans: Sequence[RunPlan], results: Results) -> None:
     for plan in plans:
         end = results.end_of(plan.run_id)
         if isinstance(end, RunFailed) and end.reason in ("error", "node_lost"):
-            raise RunError(f"{plan.title}: its batch could not be searched: {end.message}")
+            raise RunError(f"{plan.title}: the search for its batch size failed: {end.message}")
 
 
 def tried_file(folder: Path, plan: RunPlan) -> TriedFile:

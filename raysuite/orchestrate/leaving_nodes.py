@@ -85,6 +85,6 @@ def changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
     """A line for each node that was lost or has joined, from two dicts of node id -> host."""
     lost = [f"node lost: {before[node]}; {len(now)} left" for node in before.keys() - now.keys()]
     joined = [
-        f"node joined: {now[node]}; {len(now)} are there" for node in now.keys() - before.keys()
+        f"node joined: {now[node]}; now {len(now)} node(s)" for node in now.keys() - before.keys()
     ]
     return lost + joined

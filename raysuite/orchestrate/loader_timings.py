@@ -84,7 +84,8 @@ class Limit:
 
 
 def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) -> Limit:
-    """An upper limit for loaders: libjpeg-turbo decodes `images` images, and nothing else is done.
+    """An upper limit of the throughput of loaders that decode: libjpeg-turbo decodes `images`
+    images, and nothing else is done.
 
     Files are read in advance. Pixels are not cropped, resized or kept. Pillow decodes formats other
     than JPEG.
@@ -281,7 +282,7 @@ def _apart(trial: Trial, messages: Path) -> Timing | str:
     theirs.close()
     try:
         if not ours.poll(_ANSWER_S):
-            return f"gave no answer in {_ANSWER_S:.0f} s"
+            return f"its timing did not end within {_ANSWER_S:.0f} s"
         got: Timing | str = ours.recv()
         return got
     except EOFError:
@@ -427,5 +428,5 @@ def _excused(candidate: Candidate, material: Material, named: bool) -> Candidate
     size = material.pixel_bytes * material.samples
     if size <= min(MOST_DECODED, 0.5 * psutil.virtual_memory().available):
         return candidate
-    excuse = f"left out: the decoded set takes about {human_bytes(size)}; --loader memory tries it"
+    excuse = f"left out: the decoded set takes about {human_bytes(size)}; --loader memory times it"
     return candidate.model_copy(update={"excuse": excuse})

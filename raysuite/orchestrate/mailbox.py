@@ -53,7 +53,10 @@ class Mailbox:
         found = awaited(self._store, key)
         message = found["message"]
         if not hmac.compare_digest(str(found["signature"]), self._signature(key, message)):
-            raise RunError(f"{key} in the store of a trial is not from its driver or its workers")
+            raise RunError(
+                f"{key} in a trial's store has a wrong signature: neither the trial's driver nor "
+                "its workers wrote it"
+            )
         return message
 
     def _signature(self, key: str, message: Any) -> str:

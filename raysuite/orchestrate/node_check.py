@@ -24,7 +24,7 @@ from raysuite.train.world import torch_device
 _BYTES = 4 * 2**20
 _REPEATS = 10
 _MOST_ROUNDS = 16
-"""Maximum number of partners of a node: all pairs are measured in clusters of up to 17 nodes."""
+"""Maximum number of partners of a node: all pairs are measured in clusters of up to 16 nodes."""
 _PATIENCE_S = 300.0
 
 
@@ -32,7 +32,7 @@ def check_nodes(folder: Path, patience_s: float = _PATIENCE_S) -> list[NodeFigur
     """Measure all nodes of the cluster that this driver has joined. `folder` is on the disk whose
     read rate is measured.
 
-    Raises ray.exceptions.RayError if a node is lost, or none of its CPUs becomes free in time.
+    Raises ray.exceptions.RayError if a node is lost, or if no CPU of a node becomes free in time.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -1,8 +1,10 @@
-"""One trial of each part of the installation: `python -m raysuite.orchestrate.part_trials ray`.
+"""One trial, a short check, of each part of the installation:
+`python -m raysuite.orchestrate.part_trials ray`.
 
 A trial runs in its own process. It returns if its part works, raises PartMissingError or
-ModuleNotFoundError if the part is missing, and any other exception if it is broken. All trials
-except `gpu` use only the CPU, and all use only the loopback address.
+ModuleNotFoundError if the part is missing, RayStartError or TimeoutError if it is too slow, and any
+other exception if it is broken. All trials except `gpu` use only the CPU, and all use only the
+loopback address.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class State(StrEnum):
     WORKS = "works"
     MISSING = "missing"
     SLOW = "slow"
-    """The part did not answer in time, on a machine that is busy with other work."""
+    """The part's check did not end within its time limit, on a machine that is busy with other
+    work."""
     BROKEN = "broken"
 
 
@@ -70,7 +73,8 @@ class Finding:
 
 
 _BUSY = 3.0
-"""Load per processor above which a late answer is not a fault; doctor itself causes at most 3."""
+"""Load per processor above which a check that exceeds its time limit is no evidence of a fault;
+`raysuite doctor` itself causes a load of at most 3."""
 TRIED = tuple(part for part in PARTS if part.title)
 
 
@@ -125,7 +129,7 @@ def try_part(part: Part) -> Finding:
         if state is State.BROKEN and not note:
             note = _death(process.returncode, errors)
     except subprocess.TimeoutExpired:
-        state, note = State.SLOW, f"no answer within {part.deadline_s:g} s"
+        state, note = State.SLOW, f"its check did not end within {part.deadline_s:g} s"
     finally:
         end_group(process)  # ends a hanging rank, or a Ray that has not fully started
         process.communicate()
@@ -231,7 +235,7 @@ def ray() -> str:
 
 
 def dali() -> str:
-    """Decode and resize a JPEG by a DALI pipeline on the CPU."""
+    """Decode and resize a JPEG with a DALI pipeline on the CPU."""
     import io
 
     import numpy as np

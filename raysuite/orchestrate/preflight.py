@@ -82,7 +82,7 @@ def _raise_what_was_found(
     if len(lines) < len(plans):
         output = (folder / _OUTPUT).read_text("utf-8", errors="replace").splitlines()
         last = " | ".join(output[-_LAST_LINES:])
-        message = f"the process that tried one batch ended with {code}: {last}"
+        message = f"the process that tried one batch ended with exit status {code}: {last}"
         found.append(_placed(plans[len(lines)], Mistake(message, key="model.name"), document))
     _raise_all(found)
 

@@ -82,7 +82,10 @@ def _worker_server(folder: Path) -> Iterator[None]:
             if process.poll() is not None:
                 output.seek(0)
                 why = output.read().decode(errors="replace").splitlines()
-                log.warning("workers imported their modules one by one: %s", (why or [""])[-1])
+                log.warning(
+                    "the server that forks workers has ended, so each worker imported modules: %s",
+                    (why or [""])[-1],
+                )
             process.terminate()
             process.wait()
 

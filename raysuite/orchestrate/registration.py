@@ -64,8 +64,8 @@ def best_run(results: Results) -> tuple[str, str]:
     found = _best(runs)
     if found is None:
         raise UserError(
-            f"{results.folder} has no best run: its runs were validated on different data, or not "
-            f"at all; choose a run with --run, such as --run {runs[0].run_id}"
+            f"{results.folder} has no best run: its runs have different tasks or data sets, or no "
+            f"result of a validation; choose a run with --run, such as --run {runs[0].run_id}"
         )
     return found.run_id, ""
 

@@ -210,7 +210,7 @@ def _stall(plan: RunPlan, logs: Sequence[RankLog]) -> str:
     listed = ", ".join(f"rank {rank}: {len(log.rows)}" for rank, log in enumerate(logs))
     return (
         f"no rank took a step for {script.stall_s:g} s (steps so far: {listed}): a rank hangs, or "
-        "a step is longer; --stall SECONDS sets the limit"
+        "a step takes longer; --stall SECONDS sets the limit"
     )
 
 

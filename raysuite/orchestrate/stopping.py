@@ -30,8 +30,8 @@ FILE = "stop.json"
 _PRUNED = "pruned"
 """Key in the file for runs that are to end: run id -> Prune."""
 _AGENT_S = 1.0
-"""Seconds to wait after a signal: if the head's agent has received it too, the agent records it in
-this time. `ray job stop` gives a driver 3 s."""
+"""Seconds to wait after a signal, so that the head's agent can record the signal if it has received
+it too. `ray job stop` gives a driver 3 s to end."""
 RESERVED_S = 3.0
 """Seconds before the deadline that the driver needs in order to end by itself."""
 
@@ -55,7 +55,8 @@ class StopWatch(Signals):
         """Called at once when a person ends the suite: this process may be killed soon after."""
 
     def request(self) -> Stop | None:
-        """The first request to stop: the cluster's, if a signal comes at the same time."""
+        """The first request to stop; if the cluster's request and a signal come at the same time,
+        the cluster's request."""
         if self._first is None:
             self._first = self._of_cluster() or super().request()
             self._seen_at = time.monotonic()

@@ -32,7 +32,8 @@ from raysuite.train.stop_together import Stop
 # processes end one after the other, so the driver first gets an error about an unavailable actor.
 
 PATIENCE_S = 10.0
-"""Longest time, in seconds, between the ends of the head's first and last process."""
+"""Longest time, in seconds, from the end of the first of the head's processes to the end of the
+last."""
 _MEASURING_S = 120.0
 """Time limit in seconds for each of the two parts of the node check; each takes some seconds."""
 

@@ -15,8 +15,8 @@ from raysuite.records import Results, RunFinished
 PHASES = {
     "driver": "start of the command, imports, spec and plans",
     "ray": "start of Ray, or joining its cluster",
-    "dry batch": "rest of the check of one batch through your own networks, after the start of Ray",
-    "batches": "search for batches that the spec leaves open",
+    "dry batch": "check of your own networks with one batch: the rest after the start of Ray",
+    "batches": "search for batch sizes that the spec leaves open",
     "workers": "start of the worker processes, until the first run begins in them",
     "runs": "from the start of the first run to the end of the last, with the time between runs",
     "report": "the report, while Ray ends",

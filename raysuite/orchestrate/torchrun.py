@@ -1,4 +1,4 @@
-"""Check strategies by the gate under torchrun, on one machine and without Ray.
+"""Check strategies with the gate under torchrun, on one machine and without Ray.
 
 One launch of torchrun checks several strategies, one after the other. A strategy that crashes or
 hangs has failed; another launch then continues with the next strategy.
@@ -145,14 +145,15 @@ def _failure(request: Request, number: int, message: str) -> GateVerdict:
         error=math.inf,
         error_batchnorm=math.inf,
         tolerance=None,
-        rule="the strategy comes to an end",
+        rule="the strategy's check runs to completion",
         steps=0,
         message=message,
     )
 
 
 def _last_line(log: Path) -> str:
-    """The last line of a crashed process's output, before torchrun's own report."""
+    """The last line of the log that names an error or a signal, possibly in torchrun's report, or
+    else the last line."""
     lines = log.read_text("utf-8", errors="replace").splitlines()
     errors = [line.strip() for line in lines if "Error" in line or "Signal" in line]
     return (errors or lines or ["no output"])[-1][:300]

@@ -33,7 +33,8 @@ _HALTS_S = 3.0
 """Maximum seconds that `halt` waits for `fit`: longer than two polls of the workers."""
 _POLL_S = 0.5
 _MOST_STARTS = 10
-"""Maximum number of failed starts: a worker dies, or resources are missing for over a minute."""
+"""Maximum number of failed starts. A start fails if a worker dies during it, or if resources are
+missing for over a minute."""
 _START_FAILED = "WorkerGroupStartup"
 """Prefix of the class names of Ray Train's errors when workers cannot be started."""
 

@@ -75,7 +75,8 @@ def _broken(error: Exception, memory: Callable[[], str] | None = None) -> Broken
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """Whether to search: not after a stop, the last size, or an error that would occur again."""
+    """Whether to search: False after a request to stop, after the last size to try, and after an
+    error that would occur again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
@@ -88,7 +89,8 @@ _SHARED_S = 10.0
 
 
 Report = Callable[[EpochFinished], None]
-"""Called on rank 0 with each epoch, after its journal line and before its checkpoint."""
+"""Called on rank 0 with each epoch, after its line is in the journal and before its checkpoint is
+written."""
 
 
 def run_group(config: dict[str, Any], report: Report | None = None) -> None:

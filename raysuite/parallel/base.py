@@ -137,7 +137,7 @@ class BaseStrategy:
 
 
 class TorchGroupStrategy(BaseStrategy):
-    """Base of strategies whose ranks communicate by torch's default process group."""
+    """Base of strategies whose ranks communicate through torch's default process group."""
 
     _joined = False
 

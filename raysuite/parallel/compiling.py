@@ -49,7 +49,7 @@ class Compiler:
 
 
 class TorchCompiler(Compiler):
-    """Compile `module` in place by torch.compile."""
+    """Compile `module` in place with torch.compile."""
 
     def __init__(self, module: nn.Module, mode: str, device: torch.device) -> None:
         super().__init__(enabled=True)

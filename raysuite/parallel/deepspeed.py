@@ -175,7 +175,7 @@ def _without_muon() -> Iterator[None]:
 
 
 class DeepSpeedEngine(FrameworkEngine):
-    """A training step by DeepSpeed's engine."""
+    """A training step with DeepSpeed's engine."""
 
     whole_gradients = False
 

@@ -93,7 +93,7 @@ class Fsdp(TorchGroupStrategy):
 def units(model: nn.Module, each: str) -> list[nn.Module]:
     """The modules of `model` that are units: a unit's weights are gathered and reduced together.
     All remaining weights form one more unit. A module that shares a weight with a module outside it
-    also belongs to that unit, because torch can shard a weight only once.
+    is not a unit of its own, because torch can shard a weight only once.
 
     `each`: `blocks` selects the largest modules that contain modules and whose class occurs several
     times, such as residual blocks; `layers` selects every module with weights.

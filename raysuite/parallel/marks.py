@@ -1,7 +1,7 @@
 """Mark an engine's communication for a profiler, where the framework's events do not show it.
 
-A profiler shows torch.distributed's collectives without marks. But it shows no operator while a
-rank waits for a collective; these waits are therefore marked.
+A profiler shows torch.distributed's collectives even if they are not marked. But it shows no
+operator while a rank waits for a collective; these waits are therefore marked.
 """
 
 from __future__ import annotations

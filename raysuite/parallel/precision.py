@@ -72,7 +72,7 @@ class LossScale:
     def apply(self, logits: Tensor, of_global: float) -> Tensor:
         """Return `logits` [b, classes] (fp32) unchanged; the backward pass scales their gradient.
 
-        A rank's share of the loss is the sum over its samples, times shares / `of_global`.
+        A rank's share of the loss is the sum over its samples, times `shares` / `of_global`.
         """
         if not (self.enabled and logits.requires_grad):
             return logits

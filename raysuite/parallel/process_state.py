@@ -1,7 +1,8 @@
 """Undo the changes that a run makes to its process, so that the next run starts like the first run.
 
 Frameworks change their process. DeepSpeed's stage 3 replaces `torch.nn.functional.linear`, torch
-chains a new exception hook at each group that is joined, and environment variables remain.
+wraps `sys.excepthook` again each time a process group is joined, and environment variables stay
+set.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
 @contextmanager
 def restored(device: torch.device) -> Iterator[None]:
     """Restore the process after the context: functions of torch and numpy, environment variables,
-    number of threads and random state; leave a torch group that was joined within the context.
-    Imported modules stay imported."""
+    number of threads and random state. If a torch process group was joined within the context, it
+    is destroyed. Imported modules stay imported."""
     joined, attributes = dist.is_initialized(), _attributes()
     settings = [(put, get()) for get, put in _SETTINGS]
     try:

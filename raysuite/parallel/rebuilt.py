@@ -1,4 +1,4 @@
-"""Rebuild torch networks in another framework: a network's operations, and a base of engines.
+"""Rebuild torch networks in another framework: a network's operations, and base classes.
 
 A network is traced by torch.fx. The operations of raysuite's CIFAR ResNets and of torchvision's
 ResNets, VGGs and MobileNetV2 are supported. `raysuite.parallel.tensorflow` and `.jax` compute each

@@ -178,12 +178,14 @@ class Calibration(Strict):
     """The fitted model of the energy of an epoch, in joules, for devices and hosts; None if neither
     was measured in every run."""
     start: Interval
-    """Seconds of a run without training and validation: median, 5th and 95th percentile."""
+    """Seconds of a run that are spent on neither training nor validation: median, 5th and 95th
+    percentile."""
     repeats: Errors | None = None
     """Errors of runs relative to the mean of their repeats: the smallest possible errors of
     predictions. None without repeats."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
-    """Network -> (forward, backward) seconds of each block, if a pipeline measured them."""
+    """Network -> (forward, backward) seconds of each block, for networks of which a run with
+    pipeline stages measured the blocks."""
     operation: float = 0.0
     """Additional seconds of each pass of a micro-batch through a stage, compared with the stage's
     share of a pass through the whole network. One value for all schedules; 0 without pipelines."""
@@ -202,14 +204,14 @@ class Calibration(Strict):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that plans may use: no limit in practice if the machine has GPUs, else
-        0."""
+        """Number of GPUs that plans may use: 2^21, in practice no limit, if the machine has GPUs;
+        else 0."""
         return 2**21 if self.machine.get("gpus") else 0
 
     @property
     def works_with_one_batch(self) -> list[str]:
-        """Networks whose runs all have the same micro-batch. For these, the cost of a sample cannot
-        be separated from the cost of a pass and of an update."""
+        """Networks whose runs all have the same micro-batch size. For these, the cost of a sample
+        cannot be separated from the cost of a pass and of an update."""
         return [
             work
             for work in self.works
@@ -270,8 +272,9 @@ class Calibration(Strict):
         return found.model_copy(update={"pipelines": Simulated.of(ratios)})
 
     def unseen(self, plan: Plan) -> list[str]:
-        """Parts of a plan (network, loader, strategy) that no run of the calibration had. If there
-        are any, the plan cannot be predicted."""
+        """Parts of a plan (network, loader, strategy) that no run of the calibration had; for a
+        pipeline, also a text if the calibration has too few pipelines. If there are any, the plan
+        cannot be predicted."""
         known = {term.partition("/")[2] for term in self.seconds.costs}
         wanted = [work_name(plan), loader_kind(plan)]
         strategy = plan["spec"]["strategy"]
@@ -279,7 +282,7 @@ class Calibration(Strict):
             wanted.append(strategy_kind(plan))
         missing = [each for each in wanted if each not in known]
         few = strategy.get("stages") and self.pipelines is None
-        return [*missing, f"{_LEAST_RUNS} pipelines"] if few else missing
+        return [*missing, f"a pipeline (or fewer than {_LEAST_RUNS} such runs)"] if few else missing
 
     def outside(self, plan: Plan) -> list[str]:
         """The quantities of a plan that are outside of the measured ranges."""
@@ -344,12 +347,14 @@ class Observed:
 
     @property
     def batch(self) -> str:
-        """A key for runs of one batch size, which cross-validation leaves out together."""
+        """A key that is equal for runs with the same global batch size and number of micro-batches;
+        cross-validation leaves these runs out together."""
         return str((self.run.plan["global_batch"], self.run.plan["accumulate"]))
 
 
 def _quiet(run: RunFigures, most_other_cores: float) -> tuple[EpochFinished, ...]:
-    """The epochs during which other programs kept at most `most_other_cores` cores busy."""
+    """The epochs that have steps after the warm-up, and during which other programs kept at most
+    `most_other_cores` cores busy."""
     return tuple(
         epoch
         for epoch in run.epochs
@@ -367,7 +372,8 @@ def _pace(run: RunFigures, epochs: Sequence[EpochFinished]) -> float:
 def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:
     """The runs to which a calibration is fitted: runs that finished, passed the gate check, have no
     pipeline stages, and whose network's costs were counted. Epochs in which other programs kept
-    more than `most_other_cores` cores busy are not used; a run without other epochs is left out."""
+    more than `most_other_cores` cores busy are not used; a run in which no epoch remains is left
+    out."""
     found = []
     for run in runs:
         counted = run.costs.counted if run.costs else None
@@ -400,11 +406,12 @@ def calibrate(
     seen = observed(runs, most_other_cores)
     if len(seen) < _LEAST_RUNS:
         busy = len(observed(runs)) - len(seen)
-        more = f", and {busy} more while other programs ran (--most-other-cores)" if busy else ""
+        more = f"; {busy} more ran beside other programs (--most-other-cores)" if busy else ""
         raise UserError(
-            f"{len(seen)} of {len(runs)} runs finished with a throughput{more}; at least "
-            f"{_LEAST_RUNS} are needed: run experiments/calibration.yaml, or a matrix of your own "
-            "over batches, strategies and workers"
+            f"{len(seen)} of {len(runs)} runs can be used (finished, with a throughput, without "
+            f"pipeline stages){more}; at least {_LEAST_RUNS} are needed: run "
+            "experiments/calibration.yaml, or a matrix of your own over batch sizes, strategies "
+            "and numbers of workers"
         )
     most = max(run.workers for run in runs if run.status == "finished")
     beside = workers_per_node or most
@@ -502,8 +509,10 @@ def _separable(rows: Sequence[dict[str, float]]) -> tuple[list[dict[str, float]]
 def neighbours(
     costs: Mapping[str, float], works: Iterable[str], ranges: Mapping[str, Mapping[str, Range]]
 ) -> dict[str, float]:
-    """The cost of a neighbour (another worker on the same node), for networks that were measured
-    only on one worker: the cost of an image, times the median ratio neighbour / image of others."""
+    """Term -> cost, for networks that were measured only on one worker: the cost that other workers
+    on the same node add to an image (`neighbour`). It is estimated as the network's cost of an
+    image, times the median of (cost of `neighbour`) / (cost of an image) over the networks that
+    were measured on several workers."""
     shared = {work for work in works if ranges[work]["workers"].high > 1}
     shares = [
         costs[f"neighbour/{work}"] / costs[f"image/{work}"]
@@ -554,8 +563,9 @@ def fit(
 ) -> Model:
     """Fit costs by non-negative least squares of relative errors.
 
-    `rows` has each run's quantities by term. Cross-validation leaves out all runs of one group at a
-    time, and predicts a run from the other groups if all of its terms occur there.
+    `rows` has the quantity of each term, for each run. Cross-validation leaves out all runs of one
+    group at a time, and predicts each of them from the runs of the other groups if all of its terms
+    occur there.
     """
     import numpy as np
     from scipy.optimize import nnls

@@ -207,7 +207,7 @@ def _by_peers(
 
 
 def _steps_by_batch(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
-    """Key of rows that differ only in their batch -> (images per worker -> seconds of a step)."""
+    """Key of rows that differ only in batch size -> (images per worker -> seconds of a step)."""
     found: dict[str, dict[float, float]] = {}
     for row in rows:
         if row.throughput is not None:
@@ -217,8 +217,8 @@ def _steps_by_batch(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
 
 
 def _without_batch(row: Row) -> str:
-    """A key that is equal for rows that differ only in their batch, and in keys that may depend on
-    it (learning-rate schedule, optimiser, seed)."""
+    """A key that is equal for rows that differ only in their batch size, and in keys that may
+    depend on it (learning-rate schedule, optimiser, seed)."""
     spec = row.runs[0].plan["spec"]
     left_out = ("global_batch", "batch_per_worker")
     training = {key: each for key, each in spec["training"].items() if key not in left_out}
@@ -227,7 +227,7 @@ def _without_batch(row: Row) -> str:
 
 
 _ADVICE_FOR_SCRIPTS: Mapping[Term, str] = {
-    "loader": "more of the DataLoader's num_workers, pin_memory, or data in memory",
+    "loader": "a higher num_workers or pin_memory=True in the DataLoader, or data in memory",
     "exposed communication": (
         "a larger batch per worker, gradients in 16 bits, fewer workers, or a faster network"
     ),
@@ -269,7 +269,7 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
         case "bubble":
             return f"more micro-batches (now {run.plan['accumulate']}), or fewer stages"
         case "imbalance":
-            return "strategy.partition: stages that compute for equally long"
+            return "strategy.partition: cut the network into stages that take equally long"
         case "straggler":
             return "the slowest worker's node: its clock, its temperature, or other users"
         case "other programs":

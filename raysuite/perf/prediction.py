@@ -32,8 +32,9 @@ def predict(
     """One prediction for each plan, in the order of the plans. `name` is the name of the
     calibration's file; `simulated` returns the simulated seconds of a pipeline's step.
 
-    If no run of the calibration had the plan's strategy, loader or model, the prediction has a
-    message instead of figures.
+    A plan cannot be predicted if no run of the calibration had its strategy, loader or model, if
+    the calibration has too few pipelines for a pipeline, or if the plan has more workers than a
+    calibrated node. Its prediction then has a message instead of figures.
     """
     found = [_run(plan, calibration, name, simulated) for plan in plans]
     series: dict[str, list[int]] = {}
@@ -57,7 +58,8 @@ def _run(
     if int(plan["workers"]) > calibration.workers_per_node:
         message = (
             f"calibrated with up to {calibration.workers_per_node} workers on one node, and the "
-            "network between nodes was not measured; `raysuite simulate` reads one from a file"
+            "network between nodes was not measured; `raysuite simulate --network` reads the costs "
+            "of a network from a file"
         )
         return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
     work = calibration.works[work_name(plan)]

@@ -1,4 +1,5 @@
-"""Rank candidates for a spec's strategy, batch and workers by a calibration's predictions."""
+"""Rank candidates for a spec's strategy, batch size and number of workers by the predictions of a
+calibration."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from raysuite.spec.strategies import STRATEGY_OPTIONS
 def choices(
     workers: Sequence[int], batches: Sequence[int], passes: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield every candidate, also if infeasible, as dotted keys and values."""
+    """Yield every candidate, even an infeasible one, as dotted keys and values."""
     families = STRATEGY_OPTIONS.values()
     for count, family, batch, accumulate in itertools.product(workers, families, batches, passes):
         for strategy in family.candidates(count, accumulate):
@@ -35,7 +36,8 @@ class Choice:
     plan: Plan
     predicted: RunPredicted
     efficiency: float | None
-    """Efficiency relative to the fastest one-worker candidate with this batch, or None."""
+    """Efficiency relative to the fastest candidate with one worker and the same global batch size;
+    None if there is none."""
     rank: int
     """Rank, counted from 1; equal for candidates with indistinguishable predictions."""
 

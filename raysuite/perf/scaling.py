@@ -7,9 +7,10 @@ numbers of workers W and nodes N. The sum is multiplied by an unknown drift and 
 
 The drift is a random walk over doublings of the workers; it is 0 at the smallest number of workers.
 The drift models effects without a term, such as slow upper levels of a network, and makes intervals
-grow with the distance from the measured numbers of workers. Coefficients, the drift's step and the
-noise have log-normal priors (`TERMS`, `DRIFT`, `NOISE`). An ensemble sampler with stretch moves
-draws from their posterior (Goodman and Weare 2010, https://doi.org/10.2140/camcos.2010.5.65).
+grow with the distance from the measured numbers of workers. The coefficients, and the standard
+deviations of the drift for one doubling and of the noise, have log-normal priors (`TERMS`, `DRIFT`,
+`NOISE`). An ensemble sampler with stretch moves draws from their posterior (Goodman and Weare 2010,
+https://doi.org/10.2140/camcos.2010.5.65).
 """
 
 from __future__ import annotations
@@ -94,9 +95,10 @@ nodes. The quantity of `slowest` is the expected largest of W normal delays, to 
 are assumed orders of magnitude of data-parallel training; a deviation of 1 to 1.5 is a factor of
 2.7 to 4.5."""
 DRIFT = Prior(0.03, 0.7)
-"""Standard deviation of the logarithm of a step's time for one doubling of the workers."""
+"""Prior of the standard deviation of the change of the drift at each doubling of the workers. The
+drift is the logarithm of a factor of a step's time."""
 NOISE = Prior(0.02, 0.7)
-"""Standard deviation of the logarithm of a measured time."""
+"""Prior of the standard deviation of the noise: of the logarithm of a measured time."""
 TOLD = 0.8
 """The measurements do not determine a coefficient if the posterior deviation of its logarithm is
 above this share of the prior deviation."""
@@ -110,11 +112,11 @@ class Point(NamedTuple):
     throughput: float
     """Throughput of all workers, in any unit; all points of a series have the same unit."""
     batch: float = 0.0
-    """Global batch; 0 means that it is proportional to the workers."""
+    """Global batch size; 0 means that it is proportional to the workers."""
 
     @property
     def images(self) -> float:
-        """Images per worker and step; 1 if the global batch is proportional to the workers."""
+        """Images per worker and step; 1 if `batch` is 0."""
         return self.batch / self.workers if self.batch else 1.0
 
     @property
@@ -131,7 +133,8 @@ class Scaling:
     terms: tuple[str, ...]
     """Terms that the series or the wanted predictions need, in the order of `draws`."""
     draws: Array
-    """[draw, term + 2]: logarithms of coefficients, of the drift's step and of the noise."""
+    """[draw, term + 2]: logarithms of the coefficients, and of the standard deviations of the drift
+    for one doubling and of the noise."""
     unit: float
     """Seconds that correspond to a coefficient of 1."""
     images: float
@@ -177,7 +180,7 @@ class Scaling:
 
 def fit(points: Iterable[Point], wanted: Iterable[Point] = (), seed: int = 0) -> Scaling:
     """Draw the posterior of a series. Terms that only the predictions `wanted` need, such as those
-    of the network if one node was measured, keep their prior. Raises ValueError if `enough` is
+    of the network if only one node was measured, keep their prior. Raises ValueError if `enough` is
     False for the series."""
     import numpy as np
 
@@ -273,8 +276,9 @@ def forecast(
     """Predict a series on other numbers of workers.
 
     `per_node` is the number of workers per node; by default, the same number as in the measurement
-    with the most workers. The number of images per worker is also taken from this measurement. If
-    all measurements have the same global batch, the predictions are for that batch instead.
+    with the most workers. The number of images per worker is also taken from this measurement. But
+    if all measurements have the same global batch size, the predictions are for this global batch
+    size.
     """
     known = sorted(points)
     first, last = _mean(known, known[0]), known[-1]
@@ -299,7 +303,7 @@ def forecast(
 def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, list[Point]]:
     """The series of a CSV file with the columns `workers`, `throughput`, and optionally `nodes` and
     `batch` (global); values of all other columns distinguish series. Raises UserError that names
-    every wrong line, or states why the file cannot be read."""
+    the first wrong lines, or states why the file cannot be read."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             rows = list(csv.DictReader(stream))
@@ -349,8 +353,8 @@ def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, l
 
 
 def check_batches(series: Mapping[str, Sequence[Point]], sources: Sequence[Path]) -> None:
-    """Raise UserError if only some points of a series have a batch: their steps would then have
-    different units."""
+    """Raise UserError if only some points of a series have a batch size: the times of their steps
+    would then have different units."""
     mixed = [name for name, own in series.items() if len({each.batch > 0 for each in own}) > 1]
     if mixed:
         raise UserError(
@@ -362,7 +366,7 @@ def check_batches(series: Mapping[str, Sequence[Point]], sources: Sequence[Path]
 def series_of(
     runs: Iterable[RunFigures], workers_per_node: int | None = None
 ) -> dict[str, list[Point]]:
-    """The series of measured runs: variants that differ only in their number of workers and batch.
+    """The series of measured runs: variants that differ only in number of workers and batch size.
 
     Runs of several results may have equal names but different costs, for example in another
     precision. The difference then becomes part of the names.

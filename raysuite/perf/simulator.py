@@ -470,7 +470,8 @@ def pipeline_step(
     epoch: float = math.inf,
 ) -> Step:
     """A step that begins and ends with an empty pipeline. An asynchronous schedule empties the
-    pipeline only after each epoch; its step is the mean over the `epoch` steps of an epoch."""
+    pipeline only after each epoch, which has `epoch` steps; the duration of its step is the mean
+    over these steps."""
 
     def simulated(steps: int) -> Step:
         return Step.of(pipeline(stages, schedule, network, copies, update_s, steps), pace, steps)
@@ -574,7 +575,8 @@ class Step:
         return json.dumps({"traceEvents": named, "displayTimeUnit": "ms"})
 
     def gantt(self, width: int = 100) -> list[str]:
-        """One line of text per lane: F forward, B backward, c communication, u update, l load."""
+        """One line of text per lane: F forward, B backward, c communication, u update, l load (a
+        worker waits for its loader), r read (storage delivers the samples of the next step)."""
         lanes = list(dict.fromkeys(event.task.lane for event in self.events))
         longest = max(map(len, lanes))
         drawn = {lane: [" "] * width for lane in lanes}

@@ -29,7 +29,7 @@ class NothingFitsError(RunError):
 
 @dataclass(frozen=True)
 class Sizes:
-    """The candidates for the micro-batch, ascending, and why there are no larger candidates."""
+    """The candidates for the micro-batch size, ascending, and why there are no larger ones."""
 
     sizes: tuple[int, ...]
     bound: Literal["at_most", "samples", "batch"]
@@ -187,7 +187,7 @@ def outcome(
     if size is None:
         last = next((each for each in reversed(tried) if not each.fits), None)
         why = f": {last.words}" if last else ""
-        raise NothingFitsError(f"{plan.title}: no batch was found that fits into memory{why}")
+        raise NothingFitsError(f"{plan.title}: no batch size was found that fits into memory{why}")
     made = decided(plan, size)
     record = BatchFound(
         run_id=made.run_id,

@@ -158,7 +158,7 @@ def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
         return _misfits(spec, dataset_facts(spec, seen))
     if data.name in spec.synthetic_data:
         scale = f" --scale {spec.scale}" if spec.scale else ""
-        found += f", or make the synthetic one of this spec: `raysuite data make SPEC{scale}`"
+        found += f", or make this spec's synthetic data set: `raysuite data make SPEC{scale}`"
     return [Mistake(found, key="data.name" if data.own or data.path is None else "data.path")]
 
 

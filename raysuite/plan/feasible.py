@@ -163,8 +163,9 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if strategy.model_workers > 1 and training.auto is not None:
         wrong(
             "training.batch_per_worker",
-            f"with strategy {strategy.name!r}, trials cannot find the batch, only the number of "
-            f"micro-batches of a given batch: set {strategy.own_accumulation_key}: auto",
+            f"with strategy {strategy.name!r}, trials cannot find the global batch size, only the "
+            "number of micro-batches for a given global batch size: set "
+            f"{strategy.own_accumulation_key}: auto",
         )
     for key, allowed in strategy.only.items():
         given = attrgetter(key)(spec)

@@ -145,8 +145,8 @@ def _of_a_sweep(document: Document) -> list[Mistake]:
     if document.data.get("search") is None:
         return []
     message = (
-        "this spec is of a sweep, whose trials are chosen while it runs: use `raysuite sweep "
-        "SPEC`; its --dry-run shows what would be tried"
+        "this spec describes a sweep, whose trials are chosen while the sweep runs: use `raysuite "
+        "sweep SPEC`; its --dry-run shows what would be tried"
     )
     return [document.mistake(message, "search")]
 

@@ -249,7 +249,8 @@ def _stands_apart(plan: RunPlan) -> bool:
 
 
 def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
-    """`plan` with fewer workers: as many, up to `most`, as its options allow; None without any.
+    """`plan` with fewer workers: with the largest number, up to `most`, that its options allow.
+    None if they allow no such number.
 
     The global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
     micro-batch accumulates gradients. `index` is the new run's position in the order of execution,

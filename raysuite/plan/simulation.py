@@ -61,7 +61,7 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
         )
     raise UserError(
         f"the network between {plan.workers} workers is not known: "
-        + (f"the calibration measured up to {nodes} on one node; " if calibration else "")
+        + (f"the calibration measured up to {nodes} workers on one node; " if calibration else "")
         + "give --network NAME, such as hdr-fat-tree, or a file like those in "
         "raysuite/perf/shipped_networks"
     )
@@ -136,9 +136,9 @@ def step_of(
     reductions = plan.spec.strategy.reductions()
     if reductions is None:
         raise UserError(
-            f"strategy {plan.spec.strategy.model_dump_json()} cannot be simulated; valid: ddp, "
-            "fabric and accelerate without powersgd, horovod, deepspeed and fsdp without offload "
-            "and with one copy, and pipeline"
+            f"strategy {plan.spec.strategy.model_dump_json()} cannot be simulated; valid: single, "
+            "ddp (without powersgd), fabric, accelerate, horovod, deepspeed (without offload), "
+            "fsdp (without offload, and with one copy) and pipeline"
         )
     if plan.device == "cpu" and network.source == "calibration":
         # the calibrated costs include only the communication that did not overlap with the passes
@@ -176,8 +176,8 @@ _COUNTED: dict[str, _Counted] = {}
 
 def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> list[Layer]:
     """The network's layers, or a pipeline's stages. `seconds`, the time of both passes, is divided
-    among layers in proportion to their FLOPs. If the calibration has measured times of a pipeline's
-    blocks, stages are in proportion to these times instead."""
+    among layers in proportion to their FLOPs. For a pipeline of whose blocks the calibration has
+    measured times, it is divided in proportion to these times instead."""
     parts = plan.spec.strategy.model_dump(include={"name", "units"})
     precision = plan.spec.training.precision
     key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), parts, precision])

@@ -132,8 +132,9 @@ def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:
 def _crossed(
     space: Mapping[str, Dimension], values: Mapping[str, Any], kinds: tuple[Kind, ...]
 ) -> Iterator[Values]:
-    """Yield `values`, updated with each combination of the values that the dimensions of these
-    kinds list. Keys whose conditions do not hold are left out, and so are repeated combinations."""
+    """Combine the listed values of all dimensions of these kinds, and yield `values` updated with
+    each combination. Keys whose conditions do not hold are left out, and so are repeated
+    combinations."""
     listed = {key: each.arguments for key, each in space.items() if each.kind in kinds}
     made: set[tuple[int | None, ...]] = set()
     for places in itertools.product(*(range(len(each)) for each in listed.values())):

@@ -120,7 +120,8 @@ def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistak
 
 
 def idle_parts(document: Document, search: SearchOptions) -> Iterator[str]:
-    """Sentences on a scheduler that can end no trial, and on a searcher that uses no results."""
+    """Warnings: that the scheduler cannot end any trial, and that the searcher never uses the
+    results of trials."""
     scheduler, searcher = search.scheduler, search.searcher
     epochs, trials = most_epochs(document, search), count(search)
     if isinstance(scheduler, AshaScheduler | MedianScheduler):
@@ -236,8 +237,8 @@ def set_more_trials(document: Document, wanted: Document) -> None:
     search, trials = read_search(document), read_search(wanted).trials
     if search.trials is None or search.scheduler.name == "pbt":
         raise UserError(
-            f"{TRIALS} was given, and the trials of a grid, or of a population (pbt), are decided "
-            "when the sweep begins; begin a larger one, without --resume"
+            f"{TRIALS} was given, but the number of trials of a grid, or of a population (pbt), is "
+            "decided when the sweep begins; begin a larger sweep, without --resume"
         )
     if trials is None or trials <= search.trials:
         raise UserError(

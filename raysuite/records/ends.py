@@ -70,7 +70,8 @@ class RunFinished(RecordBase):
     peak_device_bytes: list[int]
     """Per worker: largest memory that torch held on the device; 0 on a CPU."""
     time_to_accuracy: float | None
-    """Seconds until `target_accuracy` was met; None if no target was set or it was never met."""
+    """Seconds until the target (`training.target_accuracy` or `training.target`) was met; None if
+    no target was set or it was never met."""
     stopped_early: bool = False
     """Whether `training.early_stopping` ended the run before its last epoch."""
     classes: ClassFigures | None = None
@@ -107,14 +108,14 @@ class RunStopped(RecordBase):
     kind: Literal["run_stopped"] = "run_stopped"
     reason: StopReason
     epoch: int
-    """The epoch in which the attempt stopped, counted from 0."""
+    """The epoch in which the attempt stopped, counted from 0, and number of completed epochs."""
     step: int
     """Completed optimiser steps, over all epochs."""
 
     @property
     def words(self) -> str:
         if self.reason == "interval":
-            return f"after epoch {self.epoch}, to be compared with the others"
+            return f"after epoch {self.epoch}, to be compared with the other trials"
         return f"in epoch {self.epoch + 1}, after step {self.step}; it can be resumed"
 
 

@@ -4,7 +4,7 @@ RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
 RESULTS/plan-CHECKSUM.jsonl            RunPlans added to the plan.json with that checksum
 RESULTS/search.json                    for a sweep: its section `search` and its initial spec
-RESULTS/decided.json                   for a sweep: infeasible values, whether all are decided
+RESULTS/decided.json                   for a sweep: invalid values, whether all trials are decided
 RESULTS/epoch-order.jsonl              for a sweep: epochs in the order its scheduler received them
 RESULTS/commands.txt                   the commands that wrote into the folder, one per line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
@@ -66,7 +66,10 @@ def read_journal(file: Path) -> list[Record]:
     known = [record for record in found if record is not None]
     if damage := _damage(found):
         kept: list[Record] = [record for record in known if isinstance(record, BatchFound)]
-        message = printable(f"{file}: {damage}; `--resume` trains a suite's run again")
+        message = printable(
+            f"{file}: {damage}; `--resume` trains the run again (a sweep's trial only with "
+            "--retry-failed)"
+        )
         run_id, time = file.parent.name, file.stat().st_mtime
         return [*kept, RunFailed(run_id=run_id, time=time, reason="damaged", message=message)]
     return known
@@ -174,7 +177,9 @@ def _checksum(content: dict[str, Any]) -> str:
 
 
 def _damaged(file: Path, error: Exception) -> UserError:
-    return UserError(f"{file} is damaged ({error}); restore it from a copy, or give other results")
+    return UserError(
+        f"{file} is damaged ({error}); restore it from a copy, or give another results folder"
+    )
 
 
 class Decided(NamedTuple):

@@ -16,7 +16,7 @@ FILE = "loaders.json"
 
 
 class Candidate(Strict):
-    """A loader with its options, or an upper limit of loaders, that is to be timed."""
+    """What is to be timed: a loader with its options, or an upper limit for all loaders."""
 
     name: str
     """A name such as `native · 2 threads`, unique among the candidates."""

@@ -43,7 +43,8 @@ Table = Literal["variants", "costs", ""]
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. Its value is None if it was not measured, or the gate was not passed."""
+    """One metric. Its value is None if it was not measured, or, with `needs_gate`, if the gate was
+    not passed."""
 
     name: str
     """Name of the Row's attribute."""
@@ -212,7 +213,8 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "time_to_accuracy",
             f"Time to {goal}",
             "s",
-            "From before the first sample to the end of the first validation that met the target.",
+            "Time from before the first sample is loaded to the end of the first validation that "
+            "met the target.",
             reduction="all",
             key=f"time_to_{goal}_s",
             mlflow=f"time_to_{goal}_seconds",
@@ -390,7 +392,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "device_joules",
             f"Device J/{task.one}",
             energy,
-            f"Energy of devices, by NVML, {_ENERGY}",
+            f"Energy per {task.one} of devices, by NVML, {_ENERGY}",
             key=f"device_joules_per_{task.one}",
             mlflow=f"device_joules_per_{task.one}",
             table="costs",
@@ -399,7 +401,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "host_joules",
             f"Host J/{task.one}",
             energy,
-            f"Energy of processors and their memory, by RAPL, {_ENERGY}",
+            f"Energy per {task.one} of processors and their memory, by RAPL, {_ENERGY}",
             key=f"host_joules_per_{task.one}",
             mlflow=f"host_joules_per_{task.one}",
             table="costs",

@@ -103,7 +103,7 @@ _OWN_DEVIATIONS = 3.0
 """Bound, as a multiple of the standard deviation between the tries of one node; this deviation is
 pooled over all nodes."""
 _LEAST = 0.2
-"""Smallest bound, as a difference of logarithms: equal nodes differ by some percent, even if the
+"""Smallest bound, as a difference of logarithms: equal nodes differ by a few percent, even if the
 median absolute deviation of a few of them is smaller by chance."""
 _AGAIN = 5
 _TO_SIGMA = 1.4826

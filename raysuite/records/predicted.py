@@ -32,9 +32,10 @@ class RunPredicted(RecordBase):
     calibration: str
     """File name of the calibration."""
     level: float = 0.9
-    """Probability of each interval: the share of measured runs within it, if the model holds."""
+    """Level of each interval: the probability that a measured run lies within it, if the model
+    holds."""
     throughput: Interval | None = None
-    """Images per second over all workers; None if it cannot be predicted."""
+    """Images, samples or tokens per second over all workers; None if this cannot be predicted."""
     epoch_seconds: Interval | None = None
     run_seconds: Interval | None = None
     """Wall time of the run, with start and validations."""
@@ -46,12 +47,14 @@ class RunPredicted(RecordBase):
     """Speed-up relative to `baseline`."""
     efficiency: Interval | None = None
     baseline: str = ""
-    """The run of the same variant with the fewest workers."""
+    """Name of the run that differs only in its number of workers, and has the fewest."""
     shares: dict[str, float] = Field(default_factory=dict)
-    """Kind -> share of an epoch: computation, communication, overhead, loader, bubble."""
+    """Kind of cost -> share of an epoch's time: computation, communication, overhead, loader. Empty
+    for a pipeline."""
     outside: tuple[str, ...] = ()
     """Quantities outside the calibrated range; if there are any, no interval is valid."""
     validated: str = ""
-    """The errors of earlier predictions of this kind, as text, or a note that there are none."""
+    """The errors of earlier predictions of this kind, as text, or a note that such predictions were
+    not compared with measurements."""
     message: str = ""
     """Why nothing can be predicted."""

@@ -76,7 +76,8 @@ class Row:
     speed_up: Ratio | None = None
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
-    """E = S * workers of the baseline / workers; None if these numbers of workers are equal."""
+    """E = S * workers of the baseline / workers. None if the baseline is another row with the same
+    number of workers."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows with the same work and number of
     workers; None if this is the only such row."""
@@ -89,8 +90,8 @@ class Row:
     own_scaling: str = ""
     """For a script, the value of `scaling`; else empty."""
     differs_in_work: bool = False
-    """Whether a script's baseline trains another number of parameters; if so, no speed-up is
-    given."""
+    """Whether a row of a script trains a different number of parameters than its baseline; if so,
+    no speed-up is given."""
     break_even: Ratio | None = None
     """Number of steps after which the time that torch.compile has saved equals the time that it
     took; None if steps are not shorter."""
@@ -184,14 +185,15 @@ class Row:
 
     @property
     def gate(self) -> str:
-        """The worst gate result over all repeats."""
+        """The first of these gate results that a repeat has: failed, passed, not needed, not asked,
+        not decidable, not checked."""
         found = {run.gate for run in self.runs}
         order = ("failed", "passed", "not needed", "not asked", "not decidable", "not checked")
         return next(gate for gate in order if gate in found)
 
     @property
     def target_met(self) -> int:
-        """Number of counted repeats that met the target accuracy."""
+        """Number of counted repeats that met the target."""
         return sum(run.time_to_accuracy is not None for run in self.counted)
 
 
@@ -199,7 +201,7 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     """Rows in the order of execution, each relative to its baseline.
 
     Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
-    other options. With `workers=4`, the baseline is the row of the row's series whose number of
+    other options. With `workers=4`, a row's baseline is the row of the same series whose number of
     workers is nearest to 4. Any other `baseline` is a row's name, or a part of a name such as
     `single`. Among the rows with this name and the same work, the baseline is then the row with the
     most equal options. A tie is decided by an equal loader, then by an equal strategy.
@@ -299,8 +301,8 @@ def _against_the_best(row: Row, best: Row | None) -> Row:
 
 
 def _with_what_differs(rows: Sequence[Row]) -> list[Row]:
-    """Add to the rows' names the keys in which they differ, if the rows were planned from different
-    specs, as in a folder that several commands wrote."""
+    """If the rows were planned from different specs, as in a folder that several commands wrote,
+    add to each row's name its values of the keys in which these specs differ."""
     if any(script_name(row.runs[0].plan) for row in rows):
         return list(rows)
     found = {run.batch.key for row in rows for run in row.runs if run.batch}
@@ -359,8 +361,8 @@ def _global_batch(runs: Sequence[RunFigures]) -> int:
 
 
 def _scaling(row: Row, rows: Sequence[Row]) -> str:
-    """Scaling of a script's series: `strong` if all global batches are equal, `weak` if all batches
-    per worker are equal, else `own`; `unknown` if the samples per step are unknown."""
+    """Scaling of a script's series: `strong` if all global batch sizes are equal, `weak` if all
+    batch sizes per worker are equal, else `own`; `unknown` if the samples per step are unknown."""
     if not script_name(row.runs[0].plan):
         return ""
     series = [each for each in rows if each.series_key == row.series_key and each.throughput]

@@ -55,9 +55,10 @@ def step_traffic(
     """The collectives in an optimiser step of a plan, computed from the strategy's algorithm.
 
     `parameters` is the number of the model's parameters, `gradient_bytes` the size of the fp32
-    gradients, `small` the number of parameters in small tensors. None if the strategy declares no
-    traffic. A test compares the result with counts of each framework's collectives. Collectives of
-    flags, norms and loss scales are left out, because each has only some bytes.
+    gradients, `small` the number of parameters in tensors that ZeRO-3 does not shard. None if the
+    strategy declares no traffic. A test compares the result with counts of each framework's
+    collectives. Collectives of flags, norms and loss scales are left out, because each has only a
+    few bytes.
     """
     if int(plan["workers"]) == 1:
         return Traffic()

@@ -22,8 +22,8 @@ from raysuite.spec.base import later
 from raysuite.spec.descriptions import DescribedSchema
 
 SCHEMA = 1
-"""Version of the Records. It is raised when readers of the previous version could not read the new
-Records."""
+"""Version of the Records. It is increased when readers of the previous version could not read the
+new Records."""
 
 
 class RunStarted(RecordBase):
@@ -37,7 +37,8 @@ class RunStarted(RecordBase):
     environment: dict[str, Any]
     """Hardware, versions, commit: see `raysuite.measure.environment`."""
     first_epoch: int = 0
-    """0 for a new run, else the epoch in which the run is resumed from a checkpoint."""
+    """0 for a new run, else the epoch, counted from 0, in which the run is resumed from a
+    checkpoint."""
     first_step: int = 0
     """Optimiser steps before the checkpoint, which may be inside an epoch; 0 for a new run."""
     unread: str = ""
@@ -47,7 +48,8 @@ class RunStarted(RecordBase):
     file in `model.weights` has other classes."""
     transports: list[str] = Field(default_factory=list)
     """How ranks exchange data, as found before the first epoch: see `raysuite.measure.transport`.
-    Empty for one rank, if it could not be read, and in old journals."""
+    Empty if there is only one rank, if the transports could not be determined, and in old
+    journals."""
 
     @property
     def words(self) -> str:
@@ -59,7 +61,10 @@ class RunStarted(RecordBase):
             what += f"; a newer checkpoint was left out: {self.unread}"
         if self.not_loaded:
             names = ", ".join(self.not_loaded)
-            what += f"; the file in model.weights has other classes: random at first: {names}"
+            what += (
+                "; the file in model.weights has other classes, so these tensors begin with random "
+                f"values: {names}"
+            )
         return what
 
     @property
@@ -90,7 +95,7 @@ class GateVerdict(RecordBase):
     logits and the losses against one process in fp32; None in fp32."""
     error_compiled: float | None = None
     """For a run with torch.compile: largest relative error of weights, logits and losses of the
-    compiled networks, in fp32, against one process that is not compiled."""
+    compiled networks, in fp32, against one process without torch.compile."""
     error_rebuilt: float | None = None
     """For a framework that rebuilds the network: largest relative error of weights, running
     statistics, logits and loss after one step of the run's own network, against torch."""
@@ -168,7 +173,8 @@ class EpochFinished(RecordBase):
     """Steps that changed no weight, because gradients overflowed in fp16."""
     attempts: int = 1
     """Number of attempts in which the epoch's steps were made: 1, plus the number of stops within
-    the epoch. Times of the epoch are sums over attempts, each without its warm-up."""
+    the epoch. Times of the epoch are sums over attempts. Times of the steps after the warm-up leave
+    out the warm-up of each attempt."""
     images: int
     """Training images (or other units of the task's throughput) of this epoch over all workers,
     without samples that are left out."""
@@ -227,7 +233,7 @@ class EpochFinished(RecordBase):
 
 
 class RunCosts(RecordBase):
-    """Costs of one image of this run, and the device's peak rate."""
+    """Size of the run's network, operations of one image, and the device's peak rate."""
 
     kind: Literal["run_costs"] = "run_costs"
     parameters: int | None
@@ -411,7 +417,8 @@ class StagesMeasured(RecordBase):
     slots: list[list[Slot]]
     """[workers of the first copy][operations] of the window's first step."""
     block_seconds: list[tuple[float, float]] = Field(default_factory=list)
-    """(forward, backward) seconds of each block for one micro-batch, if measured for `balance`."""
+    """(forward, backward) seconds of each block for one micro-batch, if they were measured for the
+    option `balance`."""
 
     @property
     def imbalance(self) -> float:

@@ -170,15 +170,16 @@ def too_few(steps: Steps, warmup: int, code: int) -> str:
     """Why a run that ended with exit code `code` has no throughput; empty if it has one."""
     if steps.taken == 0:
         return (
-            f"the script ended with exit code {code} and no step of a torch optimiser on every "
-            "rank; if it trains without one, add `raysuite.mark.step(samples=...)` after each step"
+            f"the script ended with exit code {code}, and at least one rank took no step of a "
+            "torch optimiser; if it trains without one, add `raysuite.mark.step(samples=...)` "
+            "after each step"
         )
     if not steps.counted:
-        apart = f", {steps.left_out} came after an evaluation or a pause" if steps.left_out else ""
+        apart = f", and {steps.left_out} follow an evaluation or a pause" if steps.left_out else ""
         fewer = ", or give fewer --warmup-steps" if warmup > 1 else ""
         return (
             f"the script took {steps.taken} steps, of which the first {max(1, warmup)} are the "
-            f"warm-up{apart}: none is left; let it train longer{fewer}"
+            f"warm-up{apart}: no step is left to be timed; let it train longer{fewer}"
         )
     return ""
 
@@ -380,7 +381,9 @@ def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
     numbers = [len(log.rows) for log in logs]
     if len(set(numbers)) > 1:
         listed = some([str(number) for number in numbers], 8)
-        notes.append(f"ranks took unequal numbers of steps: {listed}; all took {steps.taken}")
+        notes.append(
+            f"ranks took unequal numbers of steps: {listed}; only the first {steps.taken} count"
+        )
     own = [_mean(log, steps) for log in logs]
     if min(own) > 0 and max(own) / min(own) > 1.1:
         slow = own.index(max(own))
@@ -536,8 +539,8 @@ def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iter
     if own and one and own > _UNDIVIDED * len(logs) * one:
         yield (
             "whether samples are divided among ranks is not decidable, because each rank's "
-            f"DataLoader passes over {own // len(logs)} of them, and that of one worker over "
-            f"{one}: use DistributedSampler, unless ranks have samples of their own"
+            f"DataLoader passes over {own // len(logs)} of them, and that of the run with one "
+            f"worker over {one}: use DistributedSampler, unless ranks have samples of their own"
         )
 
 
@@ -564,15 +567,16 @@ def _loss_error(
     elif layers:
         reason = f"{' and '.join(layers)} depend on how a batch is divided"
     elif read is None or references[0].samples_per_step != read / len(steps.counted):
-        reason = "one worker had another global batch"
+        reason = "the run with one worker had another global batch size"
     elif references[0].first_rates != logs[0].model.get("rates", []):
-        reason = "one worker had another learning rate"
+        reason = "the run with one worker had another learning rate"
     elif any(each.first_losses != references[0].first_losses for each in references):
-        reason = "one worker's own losses differ between repeats"
+        reason = "the losses of the runs with one worker differ between repeats"
     elif not any(hashes) or references[0].first_samples != hashes:
         reason = (
-            "it is not known that one worker trained on the same samples in the same steps: their "
-            "order, or what is drawn at random for them, depends on the number of workers"
+            "it is not known whether the run with one worker trained on the same samples in the "
+            "same steps: their order, or what is drawn at random for them, depends on the number "
+            "of workers"
         )
     if reason:
         return math.nan, reason

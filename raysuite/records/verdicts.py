@@ -102,13 +102,15 @@ def judge(
     expected: float | None,
     known: Published | None = None,
 ) -> list[Verdict]:
-    """A verdict for each throughput, and for each slow node. `expected` is the throughput that the
-    user expects of one worker; if given, it replaces the published throughput `known`.
+    """One verdict for each value with which a throughput is compared; also failed verdicts for each
+    variant without a throughput, each slow figure of a node, and each node that fell back to
+    sockets. `expected` is the throughput that the user expects of one worker; if given, it replaces
+    the published throughput `known`.
 
     A throughput fails if it is below (1 - tolerance) * the median of earlier checks, or below (1 -
     tolerance) * the number of workers * `expected` or `known`.
     """
-    found = [Verdict(what=name, value=0.0, source="it gave none", ok=False) for name in now.failed]
+    found = [Verdict(what=name, value=0.0, source="no throughput", ok=False) for name in now.failed]
     for name, value in now.throughputs.items():
         before = [each.throughputs[name] for each in earlier if name in each.throughputs]
         references: list[tuple[float | None, str]] = []

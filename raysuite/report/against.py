@@ -84,7 +84,7 @@ class Measured:
 
     @classmethod
     def of(cls, figure: Stat | Ratio, scale: float = 1.0) -> Measured:
-        """A Measured from a mean or a ratio, multiplied by `scale`, which has no error."""
+        """The mean or ratio `figure`, with its interval, multiplied by `scale`, an exact number."""
         figure = Ratio(figure.value, figure.low, figure.high).scaled(scale)
         return cls(figure.value, figure.low, figure.high)
 
@@ -385,15 +385,16 @@ PAPERS: dict[str, tuple[str, ...]] = {
     "aach2023": (
         "Aach et al. 2023, Journal of Big Data 10:96, doi 10.1186/s40537-023-00765-w",
         "Efficiency is normalised to 4 GPUs: E = (T_4 / T_G) * (4 / G).",
-        "Its speed-up of 234 from 4 to 1024 GPUs is an efficiency of 0.91, and 0.76 in Fig. 4; the "
-        "native loader on 512 GPUs has under 0.24 in the text, and 0.45 in the summary.",
+        "Its speed-up of 234 from 4 to 1024 GPUs corresponds to an efficiency of 0.91, but Fig. 4 "
+        "shows 0.76; for the native loader on 512 GPUs, the text states an efficiency under 0.24, "
+        "and the summary 0.45.",
         "The shares of Table 2 come from the first 10 epochs and do not add up to 100 %.",
         "Table 2 gives ResNet-101 the same shares of I/O and computation with DALI on 1024 GPUs "
         "as with the native loader on 512.",
     ),
     "mahon2020": (
         "Mahon et al. 2020, CCGRID 2020, pp. 760-766",
-        "Throughput is listed with accuracy there: see time to accuracy in the table.",
+        "The paper lists throughput together with accuracy: see the time to accuracy in the table.",
     ),
     "ddlbench2020": (
         "Jansen, Codreanu and Varbanescu 2020, DDLBench",

@@ -540,8 +540,8 @@ def _merged(
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """Second parts of the keys of `places` whose curves may begin near `first`; None is the key
-        of curves whose first value is not finite."""
+        """The second parts of the keys of `places` under which there may be curves that begin near
+        `first`. The second part None stands for curves whose first value is not finite."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))
@@ -583,8 +583,10 @@ def interval_trace(
 
 
 def _series_name(members: Sequence[Row], names: Sequence[str], drawn: Sequence[Row]) -> str:
-    """The values of the facets `names` that all members and no other drawn row share; `all
-    variants` if every drawn row is a member; otherwise a list of the members."""
+    """The name of a line for these rows: `all variants` if every drawn row is a member, else the
+    values of the facets `names` that are common to all members, if no other drawn row has all of
+    these values, else a list of the members. For a single row, all its values of `names`, and its
+    status unless it finished."""
     if len(members) == 1:
         row = members[0]
         said = written(row, names) or shared([row], ("strategy", "loader"))

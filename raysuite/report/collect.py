@@ -31,7 +31,8 @@ from raysuite.report.tables import (
 )
 
 FORMAT = 1
-"""Version of rows.json. It is raised by each change that breaks programs which read this file."""
+"""Version of rows.json. It is increased by each change that breaks programs which read this file.
+"""
 
 
 @dataclass(frozen=True)

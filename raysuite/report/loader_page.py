@@ -71,7 +71,8 @@ def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
     if any(row.failure for row in rows):
         columns.append(Column("Why not", lambda r: r.failure))
     note = (
-        f"{_meaning(rows)} Of decoding: divided by decoding alone with as many threads. "
+        f"{_meaning(rows)} Of decoding: images/s divided by those of decoding alone with as many "
+        "threads. "
         "Start: time until the first batch."
     )
     return sheet_of(
@@ -97,7 +98,9 @@ def summarize_loaders(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[S
     if not bench.complete:
         lacking = [row for row in rows if not row.throughput and not row.failure]
         ends = f": {text.count(len(lacking), 'candidate')} of {len(rows)} not measured"
-        said.append(Sentence("problem", f"It was interrupted{ends if lacking else ''}."))
+        said.append(
+            Sentence("problem", f"The measurement was interrupted{ends if lacking else ''}.")
+        )
     return said + [Sentence("caveat", each) for each in _caveats(bench, rows)]
 
 
@@ -125,7 +128,7 @@ def _caveats(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
 
 
 NEAR = 0.8
-"""A loader with this share of the throughput of `synthetic` is not bound by loading."""
+"""A loader with at least this share of the throughput of `synthetic` is not bound by loading."""
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def nodes_sheet(data: dict[str, Any]) -> Sheet | None:
         header=("Node", *titles),
         cells=_in_seconds(sorted(nodes.items()), phases),
         numbers=frozenset(titles),
-        notes=("Image: from the start of SLURM's task to the agent's process in it.",)
+        notes=("Image: from the start of SLURM's task to the start of the agent in the image.",)
         if "image" in phases
         else (),
     )

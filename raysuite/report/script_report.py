@@ -1,4 +1,5 @@
-"""Tables and caveats in the report of a training script: its work in each step, and its start."""
+"""Tables and caveats in the report of a training script: the work of its steps, and the duration of
+its start."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
         ),
         shown,
         (
-            "Steps: of the optimiser that makes the first step, as far as all ranks made them. "
+            "Steps: steps that all ranks took with the script's first optimiser; if another "
+            "optimiser steps twice in a row, its steps count instead. "
             "Left out: steps after the warm-up that came after an evaluation or a pause, such as a "
             "checkpoint.",
             *_without_energy(shown),
@@ -70,7 +72,10 @@ def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
             _column("All", lambda each: sum(map(max, each.start_seconds.values()))),
         ),
         shown,
-        ("Each phase on its slowest rank, mean over repeats; launcher: torch's own start.",),
+        (
+            "Each phase on its slowest rank, mean over repeats. Launcher: from the start of "
+            "torch's launcher to the start of the script's process.",
+        ),
     )
     return [work, start, *_start_by_node(shown, phases)]
 
@@ -120,7 +125,10 @@ def script_caveats(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.differs_in_work:
             base = row.baseline
-            yield f"{row.name} and its baseline {base} train different parameters: no speed-up."
+            yield (
+                f"{row.name} and its baseline {base} train different numbers of parameters: no "
+                "speed-up."
+            )
     notes: dict[str, list[str]] = {}
     for row in rows:
         for each in measured(row):

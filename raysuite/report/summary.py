@@ -145,7 +145,7 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
     if not said:
         return []
     free = any(run.batch and run.batch.key == "training.batch_per_worker" for run in found.values())
-    end = " If batches differ, so do the steps and the trained weights." if free else ""
+    end = " If batch sizes differ, so do the steps and the trained weights." if free else ""
     return [f"{'; '.join(said)}.{end}"]
 
 
@@ -349,7 +349,10 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
             "workers there is only one variant with a speed, so nothing is compared."
         )
     elif alone and not any(row.speed_up and not row.is_baseline for row in rows):
-        left = "No two variants with a speed have the same work and number of workers to compare."
+        left = (
+            "No two variants with a speed have the same network, data and number of workers, so "
+            "nothing is compared."
+        )
     return [*said, Sentence("result", left)] if left else said
 
 

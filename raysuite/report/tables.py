@@ -308,7 +308,7 @@ _SPECIAL: dict[str, Callable[[Row, text.Writer], str]] = {
     "throughput": lambda r, w: text.stat(r.throughput, w) + (" (diverged)" if r.diverged else ""),
     "time_to_accuracy": _time_to_accuracy,
 }
-"""Columns that contain more than a metric's value."""
+"""Metric -> function that writes its cell, for cells that contain more than the metric's value."""
 
 
 def metric_column(metric: Metric, rows: Sequence[Row]) -> Column[Row]:
@@ -572,11 +572,14 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
         yield f"A model could not be counted: {message}"
     if sent:
         yield (
-            f"{_BYTES}: buffers that a worker's collectives combine in an optimiser step, computed "
-            "from what each framework does, not measured."
+            f"{_BYTES}: size of the whole buffers that a worker's collectives reduce or gather in "
+            "an optimiser step, computed from what each framework does, not measured."
         )
     if any(stat.low is not None for row in rows for m in shown if (stat := row.figures[m.name])):
-        yield f"Intervals are of {100 * LEVEL:.0f} %, over repeats (docs/explanation/method.md)."
+        yield (
+            f"Intervals are {100 * LEVEL:.0f} % confidence intervals over repeats "
+            "(docs/explanation/method.md)."
+        )
 
 
 def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:

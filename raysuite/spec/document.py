@@ -71,7 +71,8 @@ class Document:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Dotted keys that the scale or the command line set; they also apply to matrix blocks."""
+        """Dotted keys that the scale or the command line set; they are also set in blocks that a
+        matrix or a sweep chooses."""
         return {**self.scaled, **self.overrides}
 
     def ended_sweeps(self) -> list[str]:
@@ -345,8 +346,8 @@ def of_network(document: Document) -> Document:
     if document.data.get("script") is None:
         return document
     message = (
-        "a training script was given, but this command needs model and data; a script is for "
-        "`raysuite run`, `plan` and `scale`"
+        "a training script was given, but this command needs model and data; `raysuite run`, "
+        "`plan` and `scale` accept a script"
     )
     raise SpecError([document.mistake(message, "script")])
 

@@ -29,9 +29,10 @@ class SyntheticDataOptions(Options):
     """Options of a synthetic data set for `raysuite data make`; defaults imitate the original."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
-    """Share of the original's number of training images."""
+    """Number of training images, as a share of the original data set's number."""
     images: int | None = Field(default=None, ge=2)
-    """Number of training images, instead of `fraction`; validation images keep their proportion."""
+    """Number of training images, instead of `fraction`. The number of validation images is scaled
+    by the same factor."""
     classes: int | None = Field(default=None, ge=1)
     """Number of classes."""
     size: int | str | None = None
@@ -218,7 +219,7 @@ class ExperimentSpec(Options):
         ]
         if given:
             raise ValueError(
-                f"a script has its own {', '.join(given)}; leave out either that or `script`"
+                f"`script` cannot be combined with {', '.join(given)}; leave out one or the other"
             )
         return {**data, **{key: data.get(key, own) for key, own in STANDS_FOR.items()}}
 

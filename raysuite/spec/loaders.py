@@ -121,7 +121,8 @@ class MemoryOptions(_LoaderOptions):
 
 
 SMALL = 2**28
-"""Size of a small decoded data set, in bytes; every node is assumed to have this much memory."""
+"""Largest size of a decoded data set that counts as small, in bytes; every node is assumed to have
+this much memory."""
 _OF_ONE_SIZE = ("idx", "binary", "pickle")
 """Formats of images that have equal sizes and need no decoder."""
 

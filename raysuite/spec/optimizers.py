@@ -26,7 +26,7 @@ class _Optimizer(Options):
     training."""
 
     real: ClassVar[bool] = False
-    """Whether the optimiser updates only weights of real numbers."""
+    """Whether the optimiser can update only real weights, not complex weights."""
 
     lr: float = Field(gt=0)
     """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""

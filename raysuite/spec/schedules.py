@@ -76,7 +76,7 @@ class Schedule:
             if worker < count:
                 return stage, worker
             worker -= count
-        raise ValueError("there are not so many workers")
+        raise ValueError("the pipeline has fewer workers")
 
     def worker(self, stage: int, micro_batch: int) -> int:
         """The worker that passes a micro-batch through a stage; a stage's workers take turns."""
@@ -142,7 +142,7 @@ class Schedule:
         return max(-(-self.delay(worker) // self._passes(worker)) for worker in range(self.workers))
 
     def version(self, stage: int, micro_batch: int) -> int:
-        """Number of updates in the weights that a stage uses for a micro-batch.
+        """Number of updates that are included in the weights that a stage uses for a micro-batch.
 
         pipedream: all updates of the stage before the forward pass ("weight stashing").
         pipedream_2bw: all updates before the previous step, in every stage (PipeDream-2BW, section
@@ -158,7 +158,7 @@ class Schedule:
         return max(before, 0) // self._passes(worker)
 
     def _passes(self, worker: int) -> int:
-        """Number of a worker's forward passes in a step, and of its backward passes."""
+        """Number of a worker's forward passes in a step, equal to that of its backward passes."""
         return self.micro_batches * self.chunks // self.replicas[self.place(worker)[0]]
 
     def _backward(self, worker: int, number: int) -> Iterator[Operation]:

@@ -91,7 +91,7 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> float:
             return names[name]
         case ast.Name(id=name):
             raise ValueError(
-                f"{{{name}}}: no {name!r} is known; a placeholder is arithmetic on numbers and "
+                f"{{{name}}}: unknown name {name!r}; a placeholder is arithmetic on numbers and "
                 f"{' and '.join(names)}; write {{{{ }}}} for literal braces"
             )
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:

@@ -55,7 +55,7 @@ class Dimension(Options):
     """[low, high]: numbers whose logarithm has a uniform distribution; low > 0."""
     quniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: a `uniform` number, rounded to the nearest multiple of step. low and high
-    must be multiples of step; each is half as likely as a multiple between them."""
+    must be multiples of step; low and high are each half as likely as a multiple between them."""
     qloguniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: a `loguniform` number, rounded to the nearest multiple of step. low and
     high must be multiples of step; low > 0."""

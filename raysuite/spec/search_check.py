@@ -92,11 +92,11 @@ def _findings(
         yield from _target(document, rest, space)
         yield from population_findings(document, rest, read)
     if document.data.get("matrix"):
-        yield ("matrix",), "a sweep has no matrix: write its keys as `grid` into search.space"
+        yield ("matrix",), "a sweep has no matrix: write these keys as `grid` into search.space"
     if document.data.get("repeats", 1) != 1:
         yield (
             ("repeats",),
-            "a sweep makes each trial once; leave repeats out, or put `seed: {grid: [0, 1, 2]}` "
+            "a sweep runs each trial once; leave repeats out, or put `seed: {grid: [0, 1, 2]}` "
             "into search.space",
         )
 
@@ -138,7 +138,7 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
     searcher, scheduler = rest.searcher.name, rest.scheduler.name
     if searcher == "grid":
         if rest.trials is not None:
-            message = "the searcher grid makes every combination; leave trials out"
+            message = "the searcher grid runs every combination; leave trials out"
             yield ("search", "trials"), message
         for key, dimension in space.items():
             if dimension.kind not in LISTED:
@@ -257,6 +257,6 @@ def _of_training(training: Any, scheduler: PbtScheduler) -> Iterator[Finding]:
         if value == AUTO or isinstance(value, dict):
             yield (
                 ("training", key),
-                "all trials of a population train in the same steps, so none can find its own "
-                "batch; give a number (raysuite bench batch SPEC finds one)",
+                f"all trials of a population take the same steps, so {key} cannot be found for "
+                "each trial separately; give a number (raysuite bench batch SPEC finds one)",
             )

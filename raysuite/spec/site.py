@@ -117,7 +117,7 @@ class _Site(Options):
         if image and plain and not image.startswith("/"):
             raise ValueError(
                 f"got {image!r}; for apptainer it should be the absolute path of a SIF file, "
-                "or begin with ~/; `engine` names another engine"
+                "or begin with ~/; for another engine, set `engine`"
             )
         return image
 
@@ -134,8 +134,8 @@ class _Site(Options):
             )
         if self.image and not self.is_sif and "$" in self.scratch:
             wrong.append(
-                f"scratch is {self.scratch} and the engine is not apptainer; only apptainer "
-                "binds a folder whose name each node expands; give a folder without $"
+                f"scratch is {self.scratch}; with an image, variables in scratch need the engine "
+                "apptainer, and no `launch`; give a folder without $"
             )
         if self.binds and not engine.binds and not self.launch:
             wrong.append(
@@ -145,7 +145,7 @@ class _Site(Options):
         if engine.step and not self.launch and not isinstance(self, SlurmSite):
             wrong.append(
                 f"engine is {self.engine}, which is an option of srun: only a site of "
-                "kind slurm has it"
+                "kind slurm can use it"
             )
         time, warn_seconds = getattr(self, "time", None), getattr(self, "warn_seconds", 0)
         if time is not None and slurm_seconds(time) <= warn_seconds:
@@ -207,7 +207,7 @@ class SlurmSite(_Site):
     modules: tuple[Module, ...] = ()
     """Modules to load on the first node by `module load`, in order, before the cluster starts."""
     warn_seconds: int = Field(default=120, ge=1, le=65535)
-    """Seconds before the time limit at which runs are asked to write a checkpoint and stop."""
+    """Runs are asked to write a checkpoint and stop this many seconds before the time limit."""
     requeue: bool = False
     """Requeue the cluster's job if a node that it depends on fails, or if the job is preempted."""
     head_restarts: int = Field(default=2, ge=0)
@@ -299,7 +299,7 @@ class HostsSite(_Site):
     time: SlurmTime | None = None
     """Time limit of the allocation, counted from `cluster up`; default: none."""
     warn_seconds: int = Field(default=120, ge=1, le=65535)
-    """Seconds before the time limit at which runs are asked to write a checkpoint and stop."""
+    """Runs are asked to write a checkpoint and stop this many seconds before the time limit."""
     head_restarts: int = Field(default=2, ge=0)
     """How many times the cluster is restarted after its head died."""
 

@@ -68,7 +68,10 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[0].strip("${}")
         if not variables.get(name):
-            raise UserError(f"{text} cannot be expanded: {name} is not set here; name a folder")
+            raise UserError(
+                f"{text} cannot be expanded: {name} is not set here; set it, or give a folder "
+                "without $"
+            )
         return variables[name]
 
     return re.sub(_VARIABLE, value, text)

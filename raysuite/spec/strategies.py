@@ -39,7 +39,7 @@ Refusals = Iterator[tuple[str, str]]
 
 
 class Trained(Protocol):
-    """The sections of an experiment that a strategy may refuse."""
+    """The sections of a spec whose values a strategy may refuse."""
 
     @property
     def task(self) -> TaskOptions: ...
@@ -125,9 +125,9 @@ class Lossy:
     """Whether each matrix of the gradient, plus the error of earlier steps, is projected on a
     subspace, as by PowerSGD with error feedback."""
     within: float = 0.0
-    """Any other error of one parameter's gradient, relative to the mean of the ranks' absolute
-    gradients. It must be below 0.5, because a gradient that is wrong by a factor of two would
-    otherwise pass."""
+    """Upper bound of any other error of one parameter's gradient, relative to the mean of the
+    ranks' absolute gradients. It must be below 0.5, because a gradient that is wrong by a factor of
+    two would otherwise pass."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,8 @@ class _StrategyOptions(Options):
         return None
 
     def lossless(self) -> Self | None:
-        """These options without options that change the results; None if this is impossible."""
+        """A copy of these options that does not change the results; None if there is no such
+        copy."""
         return None
 
     def several_reductions(self) -> tuple[Self, float] | None:
@@ -356,8 +357,9 @@ class DdpOptions(_StrategyOptions):
         if self.static_graph and spec.training.accumulate != 1:
             yield (
                 "strategy.static_graph",
-                f"training.accumulate is {spec.training.accumulate}, and torch's DDP cannot "
-                "leave out an all-reduce in a static graph; set one of them to its default",
+                f"training.accumulate is {spec.training.accumulate}, and torch's DDP cannot skip "
+                "an all-reduce in a static graph; set training.accumulate to 1, or static_graph to "
+                "false",
             )
 
     def network_refusals(self, network: Network) -> Refusals:
@@ -365,8 +367,9 @@ class DdpOptions(_StrategyOptions):
         if without and not self.find_unused_parameters:
             yield (
                 "strategy.find_unused_parameters",
-                f"{listed(without)}: no gradient in a training step, and ddp would wait for it; "
-                "set it to true, or remove or freeze what the output does not depend on",
+                f"{listed(without)}: no gradient in a training step, but ddp waits for every "
+                "gradient; set find_unused_parameters to true, or remove or freeze parameters on "
+                "which the output does not depend",
             )
 
     def reductions(self) -> Reductions | None:
@@ -492,14 +495,14 @@ class DeepSpeedOptions(_StrategyOptions):
             yield (
                 "optimizer.name",
                 f"{spec.optimizer.name} needs {spec.optimizer.whole}, and ZeRO's "
-                f"stage {self.zero_stage} flattens and shards them; set strategy.zero_stage to 0, "
-                "another strategy, or optimizer to sgd or adamw",
+                f"stage {self.zero_stage} flattens and shards them; set strategy.zero_stage to 0 "
+                "or optimizer to sgd or adamw, or choose another strategy",
             )
         if spec.training.compile != "off" and self.zero_stage == 3:
             yield (
                 "training.compile",
                 "ZeRO's stage 3 gathers weights by hooks, which would break compiled graphs; "
-                "set strategy.zero_stage to 2 or less, strategy to fsdp, or compile to off",
+                "set strategy.zero_stage to 2 or less, or compile to off",
             )
         if spec.training.ema_decay is not None and self.zero_stage == 3:
             yield (
@@ -514,11 +517,14 @@ class DeepSpeedOptions(_StrategyOptions):
         if network.scalar:
             yield (
                 "strategy.name",
-                f"{listed(network.scalar)}: of no dimension, which DeepSpeed cannot broadcast; "
-                "give it the shape [1], or choose another strategy",
+                f"{listed(network.scalar)}: a tensor of 0 dimensions, which DeepSpeed cannot "
+                "broadcast; give it the shape [1], or choose another strategy",
             )
         if self.zero_stage == 3 and (what := _unshardable(network)):
-            yield "strategy.zero_stage", f"{what}, which stage 3 cannot shard; set it to 2 or less"
+            yield (
+                "strategy.zero_stage",
+                f"{what}, which stage 3 cannot shard; set zero_stage to 2 or less",
+            )
 
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
@@ -577,9 +583,9 @@ class _WrappedDdpOptions(_StrategyOptions):
         if without := [*network.unused, *network.sometimes]:
             yield (
                 "strategy.name",
-                f"{listed(without)}: no gradient in a training step, and DDP would wait for it; "
-                "use ddp with find_unused_parameters: true, or remove or freeze what the output "
-                "does not depend on",
+                f"{listed(without)}: no gradient in a training step, but DDP waits for every "
+                "gradient; use ddp with find_unused_parameters: true, or remove or freeze "
+                "parameters on which the output does not depend",
             )
 
     def reductions(self) -> Reductions:
@@ -686,7 +692,7 @@ class FsdpOptions(_StrategyOptions):
             yield (
                 "strategy.copies",
                 f"got {self.copies}, which does not divide the {workers} workers; set it to "
-                "a divisor, or to nodes",
+                f"a divisor of {workers}, or to the word nodes",
             )
 
     def network_refusals(self, network: Network) -> Refusals:
@@ -701,8 +707,8 @@ class FsdpOptions(_StrategyOptions):
         if network.scalar:
             yield (
                 "strategy.name",
-                f"{listed(network.scalar)}: of no dimension, which fsdp cannot shard; give it the "
-                "shape [1], or choose another strategy",
+                f"{listed(network.scalar)}: a tensor of 0 dimensions, which fsdp cannot shard; "
+                "give it the shape [1], or choose another strategy",
             )
         if what := _unshardable(network):
             yield "strategy.name", f"{what}, which fsdp cannot shard; choose another strategy"
@@ -840,8 +846,8 @@ class PipelineOptions(_StrategyOptions):
             len(self.partition) != self.stages or min(self.partition) < 1
         ):
             yield (
-                f"partition is {list(self.partition)}; it should be {self.stages} numbers of "
-                "blocks of at least 1, one for each of the stages, or auto"
+                f"partition is {list(self.partition)}; it should be auto, or {self.stages} numbers "
+                "of at least 1, the number of blocks in each stage"
             )
         if self.schedule == "interleaved_1f1b":
             workers = self.stages // self.chunks
@@ -857,13 +863,16 @@ class PipelineOptions(_StrategyOptions):
                     f"needs a multiple of {workers}; give {near}"
                 )
         elif self.chunks != 1:
-            yield f"chunks is {self.chunks}, and {self.schedule} has one; leave it out"
+            yield (
+                f"chunks is {self.chunks}, and {self.schedule} has one stage on each worker; leave "
+                "chunks out"
+            )
         if self.replicas is not None:
             if not late or len(self.replicas) != self.stages or min(self.replicas, default=0) < 1:
                 yield (
-                    f"replicas is {list(self.replicas)}; it should be {self.stages} numbers of "
-                    f"workers, one for each of the stages, with schedule pipedream or "
-                    f"pipedream_2bw; the schedule is {self.schedule}"
+                    f"replicas is {list(self.replicas)}, and the schedule is {self.schedule}; "
+                    f"replicas should be {self.stages} numbers of at least 1, the number of "
+                    "workers of each stage, with schedule pipedream or pipedream_2bw"
                 )
             elif any(self._count % each for each in self.replicas):
                 yield (
@@ -871,11 +880,14 @@ class PipelineOptions(_StrategyOptions):
                     f"turn, so it should be a multiple of {lcm(*self.replicas)}"
                 )
         if self.recompute and late:
-            yield f"recompute is true, but {self.schedule} needs older weights; set it to false"
+            yield (
+                f"recompute is true, but {self.schedule} changes the weights between a forward "
+                "pass and its backward pass; set it to false"
+            )
         if self.schedule == "pipedream_2bw" and self._count < self.stages:
             yield (
-                f"micro_batches is {self._count}; with two versions of weights there should "
-                f"be at least as many as the {self.stages} stages"
+                f"micro_batches is {self._count}; pipedream_2bw keeps only two versions of the "
+                f"weights, and needs at least one micro-batch for each of the {self.stages} stages"
             )
 
     @property
@@ -907,7 +919,7 @@ class PipelineOptions(_StrategyOptions):
             if given is not None and self.schedule in ASYNCHRONOUS:
                 yield (
                     key,
-                    f"got {given}; it needs all stages after the same step, and "
+                    f"got {given}; this needs all stages to have taken the same step, but "
                     f"{self.schedule} updates them at different times; leave it out, or use "
                     "strategy.schedule 1f1b",
                 )
@@ -989,7 +1001,7 @@ def _unshardable(network: Network) -> str:
     """The properties of a network that prevent sharding; empty if the whole network can be
     sharded."""
     if network.empty:
-        return f"{listed(network.empty)}: without a value"
+        return f"{listed(network.empty)}: no elements"
     return "a ScriptModule" if network.scripted else ""
 
 
@@ -1006,16 +1018,16 @@ def _zero_gradients(name: str, network: Network) -> Refusals:
     if network.sometimes:
         yield (
             "strategy.name",
-            f"{listed(network.sometimes)}: a gradient in some steps only; {name} treats it as zero "
-            "in the others, so that momentum and weight decay change the weights, unlike "
-            "in other strategies; use ddp with find_unused_parameters: true",
+            f"{listed(network.sometimes)}: a gradient in some steps only; {name} treats a missing "
+            "gradient as zero, so that momentum and weight decay change the weights, unlike with "
+            "other strategies; use ddp with find_unused_parameters: true",
         )
     if network.unused and network.decays:
         yield (
             "model.freeze",
-            f"{listed(network.unused)}: no gradient in any step; {name} treats it as zero, so that "
-            "weight decay changes the weights, unlike in other strategies; freeze them, or "
-            "set optimizer.weight_decay to 0",
+            f"{listed(network.unused)}: no gradient in any step; {name} treats a missing gradient "
+            "as zero, so that weight decay changes the weights, unlike with other strategies; "
+            "freeze these parameters, or set optimizer.weight_decay to 0",
         )
 
 

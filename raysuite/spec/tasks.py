@@ -98,13 +98,13 @@ class TaskFacts(Frozen):
         return self.metric(self.primary)
 
     def units(self, samples: int, sequence: int) -> int:
-        """Number of the throughput's units in `samples` samples of `sequence` tokens. For tokens
-        the result is an upper limit, because the last sequence of a data set may be shorter."""
+        """Number of throughput units in `samples` samples of `sequence` tokens. For tokens the
+        result is an upper limit, because the last sequence of a data set may be shorter."""
         return samples * (sequence or 1) if self.unit == "tokens" else samples
 
     def units_are_known(self, sequence: int | None) -> bool:
-        """Whether the plan determines how many units of the throughput a sample has. It does not
-        for tokens in the user's own data set, which has no `sequence`."""
+        """Whether the plan determines how many throughput units a sample has. It does not for
+        tokens in the user's own data set, which has no `sequence`."""
         return self.unit != "tokens" or bool(sequence)
 
     @property

@@ -79,8 +79,8 @@ class TrainingOptions(Options):
     def _not_auto(cls, value: Any) -> Any:
         if value == AUTO or isinstance(value, dict):
             raise ValueError(
-                f"got {value!r}; it should be a whole number. batch_per_worker: auto is "
-                "found by trial, and so is accumulate: auto with a given global batch"
+                f"got {value!r}; it should be a whole number. To let trials find a number, give "
+                "batch_per_worker: auto, or a number for global_batch and accumulate: auto"
             )
         return value
 
@@ -90,8 +90,7 @@ class TrainingOptions(Options):
             raise ValueError("give exactly one of global_batch and batch_per_worker")
         if isinstance(self.batch_per_worker, AutoBatch) and isinstance(self.accumulate, AutoBatch):
             raise ValueError(
-                "batch_per_worker and accumulate cannot both be auto: give accumulate as a number, "
-                "or the batch"
+                "batch_per_worker and accumulate cannot both be auto: give one of them as a number"
             )
         return self
 

@@ -159,7 +159,7 @@ def sums_of(task: Task, output: Any, targets: Any) -> list[Tensor]:
 
 
 def values_of(task: Task, sums: Sequence[Tensor], total: Total) -> dict[str, float]:
-    """The metrics of a set, by name. `sums`: the results of `sums_of`, added over its batches."""
+    """The metrics of a split, by name. `sums`: the results of `sums_of`, added over its batches."""
     added = iter(sums)
     return {
         each.name: each.value(next(added).tolist() if each.sums else [], total)
@@ -170,7 +170,10 @@ def values_of(task: Task, sums: Sequence[Tensor], total: Total) -> dict[str, flo
 def same_shape(output: Any, targets: Tensor, what: str) -> None:
     """Raise UserError unless the output is a floating-point tensor with the targets' shape. `what`
     names the output in the message."""
-    wanted = f"expected {what}, one tensor {list(targets.shape)}, as the targets"
+    wanted = (
+        f"expected {what} as one floating-point tensor with the shape of the targets, "
+        f"{list(targets.shape)}"
+    )
     if not isinstance(output, Tensor):
         raise UserError(f"its output is a {type(output).__name__}; {wanted}")
     if output.shape != targets.shape or not output.is_floating_point():
@@ -182,7 +185,7 @@ def within(targets: Tensor, least: int, most: float, ignored: int | None = None)
     None, targets may be fractions."""
     wanted = f"{least} to {most:g}"
     if ignored is not None:
-        wanted = f"whole numbers {wanted}, and {ignored} for what does not count"
+        wanted = f"whole numbers {wanted}, and {ignored} for targets that do not count"
         if targets.is_floating_point() or targets.is_complex():
             raise UserError(f"data.name: its targets are {targets.dtype}; expected {wanted}")
         targets = targets.long()  # torch does not compare unsigned numbers of more than 8 bits

@@ -60,7 +60,7 @@ class LoggerSummary:
     written: int = 0
     """Number of runs that were written because they were new or their journal had grown."""
     error: str = ""
-    """Why nothing was written; empty if all went well."""
+    """Why not all runs were written; empty if all went well."""
 
     @property
     def ok(self) -> bool:

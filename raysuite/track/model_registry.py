@@ -88,8 +88,8 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
         first = next(iter(str(error).splitlines()), "")
         raise UserError(
             f"{plan['spec']['model']['name']} cannot be exported as a graph: "
-            f"{type(error).__name__}: {first}; what its forward does may not depend on the values "
-            "of its input (docs.pytorch.org: torch.export)"
+            f"{type(error).__name__}: {first}; the operations of its forward must not depend on "
+            "the values of its input (docs.pytorch.org: torch.export)"
         ) from error
     # the graph is for CPUs: by default, MLflow would try to load it on a host's GPU, and fail
     described.flavors["python_function"]["config"]["device"] = "cpu"

@@ -57,7 +57,8 @@ MEGA = 1e6
 
 
 def system_points(folder: Path) -> Iterator[Point]:
-    """Points `system/...` for each sample in a run's folder; step n is a host's n-th sample.
+    """Points `system/...` for each sample of a host's load in a run's folder; step n is the host's
+    n-th sample.
 
     With several hosts, names contain the host: `system/HOST/...`.
     """

@@ -80,11 +80,11 @@ def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
     try:
         size = search_batch(wish, world, tried)
     except MemoryError as error:
-        why = f"rank {world.rank}: {error}; start it again with --resume to try a smaller batch"
+        why = f"rank {world.rank}: {error}; repeat the command with --resume to try a smaller size"
         raise RunError(why) from error
     if world.rank:
         if not size:
-            raise RunError(f"{wish.title}: no batch was found that fits into memory")
+            raise RunError(f"{wish.title}: no batch size was found that fits into memory")
         return decided(wish, size)
     plan, found = outcome(wish, tried.read(), time.monotonic() - began)
     known = [each for each in results.records(plan.run_id) if isinstance(each, BatchFound)]
@@ -141,7 +141,7 @@ def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Resul
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the plans of a spec that have this launch's world size."""
+    """Run those plans of a spec whose number of workers is the world size of this launch."""
     parser = argparse.ArgumentParser(
         prog="raysuite.train", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -175,8 +175,9 @@ def main(arguments: list[str] | None = None) -> int:
         if not ours:
             sizes = sorted({plan.workers for plan in plans})
             raise UserError(
-                f"this was started with {size} processes, and the runs have {sizes} workers; "
-                f"start it with torchrun --nproc-per-node N, or set resources.workers={size}"
+                f"raysuite.train was started with {size} processes, but the runs have {sizes} "
+                "workers; start N processes, one per worker, by torchrun --nproc-per-node N, or "
+                f"set resources.workers={size}"
             )
         parent = given.results / plans[0].spec.name
         opened = resumed(parent, plans, document) if given.resume else None

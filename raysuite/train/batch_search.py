@@ -134,7 +134,7 @@ class _Ranks:
         self._plan, self._world, self._strategy, self._comm = plan, world, strategy, comm
         self._task = make_task(plan.spec.task, plan.dataset)
         auto = plan.spec.auto
-        assert auto is not None, "all numbers of this plan are given"
+        assert auto is not None, "this plan has no number that trials must find"
         self._held = PeakMemory(world.device).start_bytes
         sharing = 1
         if world.device.type == "cpu":

@@ -104,7 +104,7 @@ def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | No
     there is none), and the reasons why newer checkpoints are not used.
 
     `epochs`: number of epochs in the run's journal. A checkpoint of a later epoch is not used,
-    because the journal lacks records of earlier epochs.
+    because the journal lacks records of epochs before this checkpoint.
     """
     wrong = []
     for place in filter(Path.is_dir, places(folder)):

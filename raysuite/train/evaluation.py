@@ -157,8 +157,8 @@ def _rows(value: Any, samples: int, task: str) -> NDArray[Any]:
         if rows.shape[1] <= MOST_NUMBERS:
             return rows
     raise UserError(
-        f"--out needs a prediction of at most {MOST_NUMBERS} numbers for each sample, which the "
-        f"task {task} does not give; omit --out"
+        f"--out needs an output and targets of at most {MOST_NUMBERS} numbers for each sample, "
+        f"which the task {task} does not give; omit --out"
     )
 
 

@@ -69,8 +69,8 @@ class TrainingLoop:
         self.first_step_at: float | None = None
         """Monotonic time at the end of the first optimiser step of this attempt."""
         self.steps_here = 0
-        """Number of optimiser steps of this attempt; warm-up is counted by attempt, because a new
-        process warms up again."""
+        """Number of optimiser steps of this attempt. Each attempt has its own warm-up, because a
+        new process warms up again."""
         self.so_far = SoFar()
         """The finished part of the current epoch."""
         self._order: tuple[int, NDArray[np.int64]] | None = None
@@ -104,7 +104,7 @@ class TrainingLoop:
     def read_labels(self) -> None:
         """Read the training labels, if loss weights or the sample order depend on them. Call it
         once, before the first epoch, on all ranks. Raises DataError for a label that cannot be read
-        or is outside the set's classes."""
+        or is outside the data set's classes."""
         training, classes = self.plan.spec.training, self.plan.dataset.classes
         if self.prepared.tensors:
             with closing(open_source(self.prepared, "train")) as source:
@@ -348,7 +348,7 @@ class TrainingLoop:
         return largest
 
     def per_worker(self, value: Value) -> list[Value]:
-        """`value`, a number, of every rank, in rank order, on all ranks."""
+        """The `value` of each rank, a number, in rank order; all ranks get the same list."""
         return gather_plain(self.engine.comm, value)
 
     def save(self, folder: Path) -> None:
@@ -417,7 +417,7 @@ def train_labels(
 ) -> NDArray[np.int64]:
     """Read the label of each training sample, -1 for `skipped` samples; each rank reads its share.
 
-    All ranks must call it. Raises DataError for a label outside the set's classes.
+    All ranks must call it. Raises DataError for a label outside the data set's classes.
     """
     samples = prepared.samples("train")
     labels = np.zeros(samples, np.int64)
@@ -560,8 +560,9 @@ def joined_figures(
 
 
 def _host_loss(loop: TrainingLoop, total: Tensor, weight: float) -> float | None:
-    """Mean loss of this rank's samples, or tokens, in a step; None if the loss is on a device,
-    belongs to another rank, or is not finite. `weight`: the divisor of the summed loss `total`."""
+    """Mean loss of this rank's samples, or tokens, in a step; None if the loss is on a GPU, is
+    counted by another rank, is not finite, or if `weight` is 0. `weight`: the divisor of the summed
+    loss `total`."""
     if total.device.type != "cpu" or not loop.engine.counts or not weight:
         return None
     mean = float(total) / weight

@@ -92,7 +92,7 @@ def execute(
     Raises ValueError for a plan whose batch size is not yet known.
     """
     if plan.undecided:
-        raise ValueError(f"{plan.title}: its batch is still to be found by trial")
+        raise ValueError(f"{plan.title}: its batch size is still to be found by trials")
     with ExitStack() as group:
         attempt = _Attempt(plan, world, group)
         verdict = attempt.gate()

@@ -116,8 +116,8 @@ def outputs(module: nn.Module, inputs: NDArray[Any]) -> NDArray[Any]:
 def _single(value: Any, what: str) -> NDArray[Any]:
     if not isinstance(value, Tensor):
         raise UserError(
-            f"the network's {what} are a {type(value).__name__}, but a registered model has a "
-            "single tensor; use the run's model.pt, a state_dict"
+            f"the network's {what} are a {type(value).__name__}, but those of a registered model "
+            "are a single tensor; use the run's model.pt, a state_dict, instead"
         )
     array: NDArray[Any] = value.numpy()
     return array

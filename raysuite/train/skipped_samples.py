@@ -85,7 +85,7 @@ def check_samples(
     if bad > MOST_BAD * samples:
         raise DataError(
             f"{prepared.files}: more than {MOST_BAD:.0%} of the {samples} samples of {split} "
-            "cannot be read, and data.bad_samples=skip allows no more; repair the set. "
+            "cannot be read, and data.bad_samples=skip allows no more; repair the data set. "
             "The first of them:\n" + "\n".join(reasons[:3])
         )
     record = SamplesSkipped(

@@ -136,8 +136,8 @@ class Watch:
         self._met_at, self._steps, self._anew = time.monotonic(), 0, False
 
     def anew(self) -> None:
-        """Call this on every rank before steps of another duration, such as those of a validation.
-        The next reduction then follows the first of these steps.
+        """Call this on every rank before steps of a different duration, such as those of a
+        validation. The next reduction then follows the first of these steps.
 
         A number of steps that was computed from short validation steps could delay the next
         reduction by half an epoch of training.

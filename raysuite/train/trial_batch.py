@@ -327,7 +327,8 @@ def _loss(task: Task, output: Any, targets: Any) -> Tensor:
     if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
         what = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise UserError(
-            f"task: the loss of {name} is of {what}; expected the summed loss, a scalar tensor"
+            f"task: the loss of {name} is of {what}; expected the summed loss, a floating-point "
+            "tensor of shape []"
         )
     for metric, found in zip(task.metrics, sums, strict=True):
         if metric.sums and not (isinstance(found, Tensor) and found.dim() == 1):

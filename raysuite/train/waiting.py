@@ -43,7 +43,11 @@ def layers_named(model: nn.Module, world: World) -> Iterator[None]:
 
 
 def _exchanged(layer: str, world: World, wait: bool) -> list[str]:
-    """Every rank's layer; with `wait`, after waiting for the other ranks' layers."""
+    """Publish this rank's layer, and return the layer of each rank.
+
+    With `wait`, the other ranks' layers are waited for; the layer of a rank that does not publish
+    it in time is "not known". Without `wait`, the layers of all other ranks are "not known".
+    """
     layers = ["not known"] * world.size
     layers[world.rank] = layer
     with contextlib.suppress(Exception):  # the error may have ended the process with the store

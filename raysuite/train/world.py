@@ -31,8 +31,8 @@ def torch_device(device: str, local_rank: int) -> torch.device:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = cuda_mistake_here() or f"CUDA_VISIBLE_DEVICES is {visible}"
         raise UserError(
-            f"the run needs a GPU, but torch can use none on {socket.gethostname()}: {why}; or "
-            "set resources.device to cpu"
+            f"the run needs a GPU, but torch can use none on {socket.gethostname()}: {why}; "
+            "correct this, or set resources.device to cpu"
         )
     chosen = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(chosen)

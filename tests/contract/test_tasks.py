@@ -107,4 +107,4 @@ def test_stages_of_a_gpt_train_as_a_plain_loop_does(schedule: str) -> None:
 def test_the_gate_refuses_a_seeded_defect(defect: str) -> None:
     for rank in found("ddp", 2):
         assert not rank[defect]["passed"]
-        assert "is not trained as by one process" in rank[defect]["failed"][0]
+        assert "is not trained as in one process" in rank[defect]["failed"][0]

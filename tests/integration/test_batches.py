@@ -130,7 +130,7 @@ def test_each_trial_of_a_sweep_finds_its_own(workplace: Workplace) -> None:
     (failed,) = results.records(starved["run_id"])
     assert isinstance(failed, RunFailed)
     assert failed.reason == "out_of_memory"
-    assert "no batch was found that fits into memory" in failed.message
+    assert "no batch size was found that fits into memory" in failed.message
     assert [trial.status for trial in trials(results)] == ["finished", "failed"]
     assert "trial 0  above 24  finished" in done.stdout
     assert not list((results.folder / "batches").glob(".batches-*"))
@@ -145,9 +145,9 @@ def test_trials_whose_batch_cannot_be_found_say_why(workplace: Workplace) -> Non
     assert isinstance(raised, RunFailed)
     assert isinstance(late, RunFailed)
     assert (raised.reason, late.reason) == ("error", "deadline")
-    assert "its batch could not be looked for" in raised.message
+    assert "the search for its batch size failed" in raised.message
     assert "no such images" in raised.message
-    assert late.message == "its batch was not found within the sweep's deadline_s"
+    assert late.message == "its batch size was not found within the sweep's deadline_s"
     assert not list((results.folder / "batches").glob(".batches-*"))
 
 

@@ -77,7 +77,7 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_no_process(workplace: W
     command.process.send_signal(signal.SIGINT)
     assert command.wait() == 130, command.stdout + command.stderr
     assert "Traceback" not in command.stderr
-    assert "It was interrupted" in command.stdout
+    assert "The measurement was interrupted" in command.stdout
     measured = LoadingBench.model_validate_json(file.read_bytes())
     assert not measured.complete
     assert (workplace.folder / "halfway" / "loaders.html").exists()

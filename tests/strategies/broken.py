@@ -33,7 +33,7 @@ FLAWS = {
     "other_logits": "logits differ by",
     "first_weights": "differ by",
     "nan": "not finite",
-    "lacks_weights": "the network's names",
+    "lacks_weights": "other names or shapes",
     "comm_of_one": "does not reach all ranks",
     "comm_of_echoes": "does not reach all ranks",
 }

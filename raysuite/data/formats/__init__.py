@@ -47,7 +47,7 @@ def count(data: DataOptions) -> Counts:
 
 
 def count_tensors(data: DataOptions) -> Counts:
-    """Like `count`, for a user's own data set whose samples raysuite does not change."""
+    """Like `count`, for a user's own data set of (inputs, targets): see the module `tensors`."""
     counts: Counts = module_of("tensors").count(data)
     return counts
 

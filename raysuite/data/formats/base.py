@@ -26,7 +26,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Counts:
-    """The number of images in each split, and the class names in order of label."""
+    """The number of samples in each split, and the class names in order of label."""
 
     train: int
     val: int
@@ -68,8 +68,9 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
 def files_of(
     data: DataOptions, folders: Sequence[str], names: Sequence[str], packed: str = ""
 ) -> dict[str, Path]:
-    """Find the files `names`, with or without the suffix `packed`, in the folder of `folders`
-    (below the set's folder) that has most of them. Raises DataError, which names missing files."""
+    """Find the files `names`, with or without the suffix `packed`. Of `folders`, which are below
+    the set's folder, the one with most of the files is used. Raises DataError, which names missing
+    files."""
     root = root_of(data)
     if not root.is_dir():
         raise absent(data, ())
@@ -165,7 +166,7 @@ class Source(ABC):
 
 
 class TensorSource(Source):
-    """A split whose samples go to the network unchanged."""
+    """A split whose samples are (inputs, targets); only `data.augment` can change them."""
 
     @abstractmethod
     def sample(self, number: int) -> Any:

@@ -220,7 +220,7 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
 def check_tasks(
     counts: Counts, check: Callable[[Split, range, Count], Part]
 ) -> tuple[Callable[[Count], Part], ...]:
-    """`check` for chunks of the samples of both splits."""
+    """Tasks that call `check`, each for a chunk of the samples of a split."""
     splits: tuple[tuple[Split, int], ...] = (("train", counts.train), ("val", counts.val))
     return tuple(
         partial(check, split, range(samples)[start : start + _CHUNK])

@@ -246,4 +246,4 @@ class Source(TensorSource):
 
 def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
     """Raises DataError: tokens are not checked before a run."""
-    raise DataError(f"{target.data.name}: `raysuite data check` can only check images")
+    raise DataError(f"{target.data.name}: `raysuite data check` cannot check text or tokens")

@@ -33,7 +33,7 @@ def make_loader(
     if prepared.data.transform is not None and not options.transforms:
         raise DataError(
             f"data.transform: the loader {options.name} does not call Python for each image; use "
-            "another one"
+            "another loader"
         )
     if prepared.tensors and not options.tensors:
         raise DataError(f"loader.name: {options.name} loads only images; use native")

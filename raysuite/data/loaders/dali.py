@@ -24,7 +24,7 @@ from raysuite.spec.loaders import DaliOptions
 
 
 def encoded(data: bytes, channels: int, place: str) -> NDArray[np.uint8]:
-    """The encoded image for DALI: a new PNG, if decoders read the original differently."""
+    """The encoded image for DALI, converted to PNG if decoders read the original differently."""
     if header_of(data, place).plain:
         return np.frombuffer(data, np.uint8)
     return np.frombuffer(encode(decode(data, channels, place)), np.uint8)
@@ -257,4 +257,7 @@ class DaliLoader:
         except DataError as found:
             return found
         first = self._source.place(int(slice_.ids[0]))
-        return DataError(f"DALI failed on the {len(slice_.ids)} images from {first} on: {error}")
+        return DataError(
+            f"DALI failed on a batch of {len(slice_.ids)} images, of which {first} is the first: "
+            f"{error}"
+        )

@@ -200,8 +200,9 @@ class MemoryLoader:
 
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
-    """`cut_out` for all images [b, H, W, C] at once, for views of the images' size. Images are
-    shifted by whole pixels, filled with zeros, and mirrored where `seen.flips` is True."""
+    """Cut the views out of all images [b, H, W, C] at once; the views must have the images' size.
+    Images are shifted by whole pixels, filled with zeros, and mirrored where `seen.flips` is
+    True."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:

@@ -132,9 +132,9 @@ class InProcesses:
 
 
 class Batches(Dataset[Any]):
-    """`self[slice_]` is a whole batch, which `load(source, slice_)` returns, or the DataError of a
-    sample. The error is not raised, because DataLoader adds its own traceback to exceptions of its
-    processes."""
+    """`self[slice_]` is the whole batch that `load(source, slice_)` returns, or the DataError that
+    it raises. The error is returned, because DataLoader adds its own traceback to exceptions that
+    its processes raise."""
 
     def __init__(self, open_: Callable[[], Any], load: Callable[[Any, Slice], Any]) -> None:
         self._open, self._load = open_, load

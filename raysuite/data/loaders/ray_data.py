@@ -55,8 +55,8 @@ class RayDataLoader:
     ) -> None:
         if not ray.is_initialized():
             raise UserError(
-                "the loader ray_data needs a running Ray, and there is none in this process; "
-                "start the run by `raysuite run`, or call ray.init() first"
+                "the loader ray_data needs a running Ray, but there is none in this process; "
+                "start the run with `raysuite run`, or call ray.init() first"
             )
         # opened here, so that errors are raised now
         with closing(open_source(prepared, split)) as source:

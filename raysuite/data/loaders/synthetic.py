@@ -20,13 +20,14 @@ from raysuite.spec.loaders import SyntheticOptions
 
 
 class SyntheticLoader:
-    """Draws one random batch, and returns its first samples as every batch; reads no files.
+    """Draws one random batch; every batch that it yields consists of the first samples of this one.
 
     All batches share memory, so they must not be changed. Images are standard normal, similar to
     normalised images, and labels and tokens are uniform. Validation and training have different
     values, so that a network that memorises the training values gains no accuracy in validation.
-    Losses are meaningless. If the set is the user's own and has no images, the batch consists of
-    the first samples of the split, which are read once.
+    Losses are meaningless. If the set is the user's own and has no images, the batch is not drawn,
+    but consists of the first samples of the split, which are read once. For other sets, no files
+    are read.
     """
 
     def __init__(

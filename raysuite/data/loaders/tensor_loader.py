@@ -126,7 +126,8 @@ def _as_given(tensor: Tensor, like: Any) -> Any:
 
 
 def _by_place(value: Any, place: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
-    """The leaves of a sample by their keys and numbers in its dictionaries and tuples."""
+    """The leaves of a sample, each under the keys and indices that lead to it through the sample's
+    dictionaries and tuples."""
     if isinstance(value, Mapping):
         parts: Iterable[tuple[Any, Any]] = value.items()
     elif isinstance(value, tuple | list):
@@ -165,8 +166,8 @@ class _Held(TensorSource):
             found = [_tensor(parts[place]) for place in places]
             if [each.dtype for each in found] != kinds:
                 raise DataError(
-                    f"{self._source.place(number)} has {_kinds(found)}, and the first sample "
-                    f"{_kinds(self._first)}; the loader memory needs samples of one kind"
+                    f"{self._source.place(number)} has the dtypes {_kinds(found)}, but the first "
+                    f"sample has {_kinds(self._first)}; the loader memory needs samples of one kind"
                 )
             self._read.append(found)
         return sum(each.nbytes + 8 * each.dim() for found in self._read for each in found) + 4096
@@ -176,8 +177,8 @@ class _Held(TensorSource):
             shapes = [tuple(each.shape) for each in tensors]
             if len({len(shape) for shape in shapes}) > 1:
                 raise DataError(
-                    f"{self._source.place(0)} and others have tensors of different numbers of "
-                    "dimensions; the loader memory needs samples of one kind"
+                    f"the tensors of {self._source.place(0)} and of other samples have different "
+                    "numbers of dimensions; the loader memory needs samples of one kind"
                 )
             np.save(folder / f"{number}.npy", np.array(shapes, np.int64))
             with (folder / f"{number}.bin").open("wb") as file:

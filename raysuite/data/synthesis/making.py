@@ -373,7 +373,7 @@ def _check_room(synthetic: SyntheticSet, folder: Path, images: int) -> None:
     if needed > free:
         raise DataError(
             f"{folder.parent}: about {human_bytes(needed)} are needed and {human_bytes(free)} are "
-            "free; free disk space, give --out on another disk, or a --fraction"
+            "free; free disk space, give --out on another disk, or make a smaller set (--fraction)"
         )
 
 

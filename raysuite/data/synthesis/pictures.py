@@ -68,13 +68,14 @@ VERSION = 1
 """Increased whenever pictures change."""
 
 _LABELS, _PICTURES, _PATTERNS = range(3)
-"""The first number of a generator's seed, so that these three use different random numbers."""
+"""The first number of a generator's seed, so that labels, pictures and patterns are drawn from
+different random numbers."""
 
 _CONTRAST = (30.0, 55.0)
 """Range of the standard deviation of the sum of the two fields; pixels are from 0 to 255."""
 _BRIGHTNESS = (95.0, 150.0)
 _PATTERN = (0.1, 0.6)
-"""Range of the factor of the class's pattern in a picture."""
+"""Range of the factor by which the class's pattern is multiplied in a picture."""
 _PATTERN_SIDE = 32
 _WAVES = 3
 _UPRIGHT_SHARE = 0.25

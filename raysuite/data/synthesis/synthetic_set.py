@@ -33,12 +33,14 @@ _PER_SHARD = {"train": 1251, "val": 391}
 """Images per TFRecord shard, as in ImageNet's 1,024 training and 128 validation shards."""
 _PER_FOLDER_CHUNK = 256
 _PER_CLASS = 10
-"""Smallest number of training images per class in sets with more than ten classes."""
+"""Training images per class below which a set with more than ten classes gets fewer classes, unless
+the number of classes is given."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that is written as a unit, and written again if its process was killed."""
+    """A part of a set that one task writes. If its process was killed, the whole part is written
+    again."""
 
     split: Split
     number: int
@@ -186,8 +188,8 @@ def _classes(name: str, official: int, train: int, wanted: int | None) -> int:
         return few if official <= 10 else min(official, max(2, train // _PER_CLASS))
     if not 1 <= wanted <= min(official, train):
         raise UserError(
-            f"{wanted} classes; {name} has {official}, and each needs one of {train} training "
-            f"images; give 1 to {min(official, train)}"
+            f"got {wanted} classes; {name} has {official}, and each class needs at least one of "
+            f"the {train} training images; give 1 to {min(official, train)}"
         )
     return wanted
 

@@ -1,4 +1,4 @@
-"""Suggest the values of trials by Optuna, through its ask-and-tell interface.
+"""Suggest the values of trials with Optuna, through its ask-and-tell interface.
 
 For each suggestion, the study is rebuilt from the trials' results. The random state of a suggestion
 depends only on the sweep's seed and the trial's number, so a resumed sweep makes the same
@@ -38,8 +38,9 @@ _DIGITS = 6
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
-    """The distribution from which Optuna draws: numbers in a range, which `spec_value` rounds;
-    quantiles of a normal distribution; indices of equally likely values (or blocks)."""
+    """The distribution from which Optuna draws numbers for `spec_value`: numbers in a range, to be
+    rounded; for a normal distribution, cumulative probabilities; else indices of equally likely
+    values (or of whole blocks of the spec)."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform" | "quniform":

@@ -1,4 +1,4 @@
-"""Stop trials early by Ray Tune's schedulers, whose input is read from the journals.
+"""Stop trials early with Ray Tune's schedulers, whose input is read from the journals.
 
 A scheduler does not kill a trial: its decision is written to the results folder, the workers end
 between two steps, and rank 0 records the decision. In a resumed sweep, the scheduler gets the

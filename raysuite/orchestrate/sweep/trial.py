@@ -27,11 +27,11 @@ from raysuite.records.judged import held_after
 # A batch size that is not known is searched for on the trial's own workers, before its run.
 
 FOLDER = "batches"
-"""Folder in the results folder, which exists during a batch search."""
+"""Folder in the results folder for searches for batch sizes; empty when no search is running."""
 
 
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
-    """Search for a plan's batch size, write the search to the run's journal, and return the plan
+    """Search for a plan's batch size, write the result to the run's journal, and return the plan
     with the size. Return None if no size was found, after recording the reason, or if the sweep was
     stopped.
 
@@ -55,7 +55,7 @@ def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPl
 
 def _why(error: RunError) -> tuple[FailReason, str]:
     if isinstance(error, DeadlineError):
-        return "deadline", "its batch was not found within the sweep's deadline_s"
+        return "deadline", "its batch size was not found within the sweep's deadline_s"
     return ("out_of_memory" if isinstance(error, NothingFitsError) else "error"), str(error)
 
 
@@ -212,8 +212,8 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
 
 
 def trainable(setting: Setting) -> Any:
-    """The class by which Ray Tune runs trials: `run_trial`, and the end of idle workers before Tune
-    ends their process.
+    """The class with which Ray Tune runs trials: it calls `run_trial`, and ends idle workers before
+    Tune ends the process that drives them.
 
     Ray would end the workers with the process, but it would keep their placement group, and so
     their CPUs and GPUs, until the sweep ends.

@@ -170,7 +170,8 @@ class TrialSource(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Called when a trial's process ends; if it died, repeat its run, or record it as lost."""
+        """Called by Ray Tune when a trial has ended. If its process died, its run is repeated, or
+        recorded as lost."""
         plan = self._running.pop(trial_id)
         self._has_changed = True
         stopped = stopping.requested_stop(self._results.folder)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class AsynchronousEngine(PipelineEngine):
-    """Each step updates each stage once, but some updates happen in later steps or in `drain`."""
+    """Each step causes one update of each stage, but some of these updates are made only in later
+    steps or in `drain`."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -2,8 +2,8 @@
 
 The ranks of a copy of the pipeline are consecutive, in the order of its stages. The first stage
 loads the images of the copy's micro-batches. All ranks load the labels, and thus know how many
-samples they receive. Micro-batches may therefore differ in size; they are those of one process that
-accumulates gradients. The last stage computes the loss and counts the samples.
+samples they receive. Micro-batches may therefore differ in size; each has the same samples as in
+one process that accumulates gradients. The last stage computes the loss and counts the samples.
 
 Activations go to the next stage, and their gradients to the stage before. There is one process
 group for each direction and chunk (see `Schedule`), so that transfers between two ranks of a group
@@ -94,8 +94,8 @@ class Pipeline(TorchGroupStrategy):
         schedule = self.options.pipeline()
         if world.size % schedule.workers:
             raise UserError(
-                f"strategy.stages: one copy of the network is on {schedule.workers} workers; got "
-                f"{world.size} workers, which must be a multiple of that"
+                f"strategy.stages: one copy of the network takes {schedule.workers} workers; got "
+                f"{world.size} workers; give a multiple of {schedule.workers}"
             )
         super().start(world)
         # all ranks must make all groups, in the same order
@@ -246,9 +246,10 @@ class PipelineEngine(TorchEngine):
 
     def _ask(self, operation: Operation, samples: Sequence[int], ahead: bool = False) -> None:
         """Begin to receive an operation's input from another stage, in the order of operations.
-        `samples`: the size of each micro-batch of the step. `ahead`: whether the call comes before
-        the operation's turn. Data are then received only if their shape is known and the two ranks
-        have exchanged data before, because a first transfer blocks until both take part."""
+        `samples`: the size of each micro-batch of the step. `ahead`: whether the operation before
+        this one has not been executed yet. Data are then received only if their shape is known and
+        the two ranks have exchanged data before, because a first transfer blocks until both take
+        part."""
         stage = operation.stage
         if operation in self._asked:
             return
@@ -525,8 +526,8 @@ class PipelineEngine(TorchEngine):
         return flat
 
     def _gathered(self) -> dict[str, Tensor]:
-        """The whole model's state on the CPU, from all stages; a buffer outside all blocks is this
-        rank's own. All ranks must call this."""
+        """The whole model's state on the CPU, from all stages; buffers outside all blocks have this
+        rank's values. All ranks must call this."""
         own = _tensors(self.model)
         found = {key: own[key].detach().cpu() for key in self._of_none}
         for held in self._held:

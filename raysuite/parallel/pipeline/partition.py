@@ -92,12 +92,13 @@ def stage_sizes(
 def stage_cost(
     balance: str, schedule: Schedule, costs: Sequence[BlockCosts], recompute: bool = False
 ) -> Callable[[int, int, int], float]:
-    """The cost function that `partition` balances.
+    """The `cost` of `partition` for each value of `balance`.
 
     time: seconds per micro-batch, divided by the number of workers of the stage. parameters: bytes
     of the weights. memory: bytes of all versions of the weights, of gradient and momentum, and of
-    the activations of all micro-batches in flight. For a stage that recomputes activations, these
-    are the activations of one micro-batch, and the stage's inputs for all micro-batches in flight.
+    the activations of all micro-batches in flight. For a stage that recomputes activations, the
+    activations of only one micro-batch count, and the stage's inputs for all micro-batches in
+    flight.
     """
 
     def sums(values: Sequence[float]) -> list[float]:

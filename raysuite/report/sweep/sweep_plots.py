@@ -66,7 +66,7 @@ def told(study: Study, trial: TrialFigures) -> str:
 
 
 def trial_key(trial: TrialFigures) -> str:
-    """The text of a trial that the page's search compares with the words given."""
+    """The text of a trial in which the page's search looks for the given words."""
     values = " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
     return f"{trial_name(trial)} {STATUS_WORDS[trial.status]} {values}"
 
@@ -133,7 +133,8 @@ class Axis:
 
 
 def key_axis(study: Study, key: str) -> Axis:
-    """The axis of a searched key: logarithmic if its values were drawn so; names evenly spaced."""
+    """The axis of a searched key, logarithmic if its values were drawn on a logarithmic scale.
+    Values of a `choice` or `grid`, and values other than numbers, are evenly spaced."""
     values = {each.number: each.values[key] for each in study.trials if key in each.values}
     absent = [each.number for each in study.trials if key not in each.values]
     kind = study.kind(key)
@@ -296,7 +297,7 @@ def curves(study: Study) -> Plot | None:
         name="learning-curves",
         title="Learning curves",
         note=note,
-        description=f"{text.count(len(drawn), 'line')}, one a trial, over epochs.",
+        description=f"{text.count(len(drawn), 'line')}, one per trial, over epochs.",
         traces=traces,
         layers=[*_trial_layers(marked), cross, diamond],
         x=p.quantity("epochs", tickMinStep=1),
@@ -342,13 +343,13 @@ def _taken(study: Study) -> Iterator[Trace]:
 
 
 def fronts(study: Study) -> list[Plot | None]:
-    """A plot for each pair of goals, or None if no trial has results for both."""
+    """A plot for each pair of goals; None for a pair if no trial has results for both goals."""
     pairs = list(itertools.combinations(study.goals, 2))
     return [_front(study, first, second, wide=len(pairs) == 1) for first, second in pairs]
 
 
 def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
-    """Draw one goal over another; the note names the better end of each axis."""
+    """Draw goal `y` over goal `x`; the note names the direction of better values on each axis."""
     both = [
         trial
         for trial in study.trials
@@ -383,9 +384,10 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
     return Plot(
         name=f"pareto-{x}-{y}".replace("_", "-"),
         title=f"Pareto front: {study.told(y).words} over {study.told(x).words}",
-        note=f"Points are trials. The line is the front{among}: no other trial is better in one "
-        f"goal and as good in the other. Better lies {better_x} and {better_y}. Trials that were "
-        "stopped early count with their last results.",
+        note=f"Points are trials. The line is the front{among}: for a trial on it, no other trial "
+        "is better in one goal and at least as good in the other. Better trials are further "
+        f"{better_x} and further {better_y}. Trials that were stopped early count with their last "
+        "results.",
         description=f"{text.count(len(both), 'trial')}, {len(best)} of them on the front: "
         f"{text.listed([trial_name(trial) for trial in best])}.",
         traces=traces,
@@ -435,7 +437,7 @@ def importance_plot(found: Importances) -> Plot | None:
         description=f"The largest is {found.keys[0].key} with {found.keys[0].middle:.0%}.",
         traces=[p.trace("bar", bars, color="#0072B2")],
         layers=p.bars(offset=False),
-        x=p.quantity("share of the variance, explained by the key alone", format="~%"),
+        x=p.quantity("share of the variance that the key alone explains", format="~%"),
         y=p.labels([key_name(each.key) for each in found.keys]),
         height=26,
         bars_per_label=1,

@@ -196,6 +196,6 @@ def _head(study: Study, trial: TrialFigures) -> Iterator[str]:
     ended = "stopped early" if trial.status == "pruned" else "finished"
     yield f"Its result: {reached}; it {ended} after {trial.epochs} epochs. n = 1."
     if trial.taken:
-        yield "It is another run than the trial: pbt changed values during training, and here the"
+        yield "This run differs from the trial: pbt changed values during training, and here the"
         yield "last values hold throughout."
     yield f"Searched keys: {', '.join(sorted(trial.values))}. Run: raysuite run FILE"

@@ -108,16 +108,16 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
     if (among := max(len(ranked(study.trials, goal)) for goal in study.goals)) > 1:
         seen = " [ ] is the 95 % interval, from the validation set's size only (Wilson)."
         yield (
-            f"The best of {among} trials with one seed each was chosen by the same "
-            "validation results, so its result is optimistic; run its spec with repeats to get a "
-            "spread."
+            f"The best of {among} trials with one seed each was chosen by the validation results "
+            "that are reported here, so its result is optimistic; run its spec with repeats to get "
+            "a spread."
             f"{seen if 'accuracy' in study.goals else ''}"
         )
     timed = [study.told(goal).words for goal in study.goals if goal not in QUALITY]
     if study.front and timed:
         yield (
-            f"Each {text.listed(timed)} on the Pareto front is of one run (n = 1): the front is "
-            "not shown to be more than noise."
+            f"Each {text.listed(timed)} on the Pareto front was measured in one run (n = 1): "
+            "differences along the front are not shown to be more than noise."
         )
     if any(trial.taken for trial in study.trials):
         yield (

@@ -150,9 +150,9 @@ def costs_sheet(study: Study) -> Sheet:
     lines = [{"State": name} | _counted(of, study.worker_seconds) for name, of in groups]
     note = (
         "Worker-seconds: number of workers times wall clock, from each start of a trial to its "
-        "last record, over all attempts and the search for its batch. Not included are "
-        "the start of Ray, the time between trials, searches that found no batch, and attempts "
-        "that --retry-failed repeated."
+        "last record, over all attempts and the search for its batch size. Not included are "
+        "the start of Ray, the time between trials, searches that found no batch size, and "
+        "attempts that --retry-failed repeated."
     )
     return sheet_from("sweep-costs", "Cost by state", lines, list(lines[0])[1:], (note,))
 

@@ -106,7 +106,7 @@ def test_dry_run_says_what_it_takes_and_writes_nothing(tmp_path, monkeypatch):
         "native · 1 thread",
         "decoding alone · 1 thread",
         "reading alone · 1 thread",
-        "12 timings of 3 s each on digits folder: 36.0 s, plus the starts",
+        "12 timings of 3 s each on digits folder: 36.0 s, plus the start of each process",
     ]
     assert list(tmp_path.iterdir()) == []
 

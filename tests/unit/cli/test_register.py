@@ -143,7 +143,7 @@ def test_accuracies_on_different_data_have_no_best(tmp_path: Path) -> None:
         "  loader: [native, dali]", "  data: [digits, cifar10]"
     )
     results = kept(write_results(tmp_path, spec, elsewhere=True))
-    with pytest.raises(UserError, match="different data"):
+    with pytest.raises(UserError, match="different tasks or data sets"):
         best_run(results)
     with pytest.raises(UserError) as raised:
         only_run(results)

@@ -152,8 +152,8 @@ def of_more_dimensions(split: str) -> Changing:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("of_other_type", r"\[3\] has int32, int64, and the first sample float32, int64"),
-        ("of_more_dimensions", r"\[0\] and others have tensors of different numbers"),
+        ("of_other_type", r"\[3\] has the dtypes int32, int64, but the first sample has float"),
+        ("of_more_dimensions", r"\[0\] and of other samples have different numbers"),
     ],
 )
 def test_memory_holds_samples_of_one_kind(name: str, words: str, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_one_file_of_a_split_is_taken_before_the_folder_and_text_has_no_index(
     assert pairs_of(source) == [(97, 98)]
     assert source.file(0) == str(tmp_path / "train.txt")
     data = DataOptions(name="text", path=str(tmp_path), sequence=1)
-    with pytest.raises(DataError, match="can only check images"):
+    with pytest.raises(DataError, match="cannot check text or tokens"):
         check(target_of(data))
     (tmp_path / "val" / "a.txt").write_text("c")
     with pytest.raises(DataError, match="val has 1 tokens"):

@@ -117,7 +117,7 @@ def test_bad_input_is_refused() -> None:
         check(stepper(model), model, reference_step=stepper(model))
     with pytest.raises(UserError, match="steps: got 0"):
         check(stepper(model), model, steps=0)
-    with pytest.raises(UserError, match="other parameters"):
+    with pytest.raises(UserError, match="differ in the parameters"):
         check(stepper(model), model, reference=nn.Linear(1, 1), reference_step=stepper(model))
     larger = nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 2))
     with pytest.raises(UserError, match=r"0\.bias, 0\.weight, 2\.weight"):

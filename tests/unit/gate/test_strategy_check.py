@@ -376,8 +376,8 @@ def test_of_errors_beyond_their_bound_the_worst_is_named() -> None:
     assert _differing([some, more], 0.2) == []
     for found in ([some, more, more], [more, some]):
         assert _differing(found, 0.05) == [
-            "its weights differ by 2.0e-01 from one process on the same global batch; at most "
-            "5e-02 can be rounding"
+            "its weights differ by 2.0e-01 from those of one process on the same global batch; at "
+            "most 5e-02 can be rounding"
         ]
     at, beyond = Gradients(True, 0.1, 1.0), Gradients(False, math.inf, 1.5)
     assert beyond_bounds([at]) == []
@@ -388,7 +388,8 @@ def test_of_errors_beyond_their_bound_the_worst_is_named() -> None:
     assert _faults([some, at]) == []
     assert _faults([some, beyond]) == [
         "the ranks hold different weights: gradients are not synchronised",
-        "weights, logits or losses are not finite, or do not have the network's names",
+        "weights, logits or losses are not finite, or have other names or shapes than those of "
+        "one process",
     ]
 
 
@@ -501,7 +502,7 @@ def test_a_network_that_is_trained_otherwise_than_by_one_process_fails(
         assert found.error_network is not None
         assert found.error_network > 0.1
         assert "in step 1 layers.0.weight differs first" in found.network
-        assert found.message.startswith("tests.tiny_model:Tiny is not trained as by one process")
+        assert found.message.startswith("tests.tiny_model:Tiny is not trained as in one process")
         assert kept() == 1, place  # of the small networks
 
 
@@ -634,7 +635,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Noted]]:
 
 
 EQUAL = "ranks bit-equal; equal to one process on the same global batch"
-SEVERAL = ", with several reductions a step too"
+SEVERAL = ", also with several reductions per step"
 BOUNDS = "; with lossy options: gradients within the bounds that follow from them"
 SMALL = "bucket_mb=0.001953125"
 
@@ -681,7 +682,8 @@ def examined(case: str, kind: type[Noted]) -> GateVerdict:
                 "precision=fp16 compile=default",
                 "clip_norm=0.05 precision=fp16 compile=default",
             ],
-            f"{EQUAL}, by adamw too; compiled to 1e-04; in fp16 to 20% of one process in fp32",
+            f"{EQUAL}, also with adamw; compiled within 1e-04; "
+            "in fp16 within 20% of one process in fp32",
             r"compiled it differs by 0.0e\+00; in fp16 the updates differ by \d.\de-0\d",
         ),
         (
@@ -698,9 +700,10 @@ def examined(case: str, kind: type[Noted]) -> GateVerdict:
                 f"{SMALL} compression=powersgd powersgd_rank=3 micro_batch=16 norm=True",
                 "compression=powersgd powersgd_rank=3 micro_batch=16 precision=bf16",
             ],
-            f"{EQUAL}{SEVERAL}, by muon too to 1e-03; in bf16 to 20% of one process in fp32"
+            f"{EQUAL}{SEVERAL}, also with muon within 1e-03; "
+            "in bf16 within 20% of one process in fp32"
             f"{BOUNDS}",
-            r"by muon it differs by 0.0e\+00; in bf16 the updates differ by \d.\de-0\d; "
+            r"with muon it differs by 0.0e\+00; in bf16 the updates differ by \d.\de-0\d; "
             r"with lossy options a gradient differs by \d.\de-0\d",
         ),
         (
@@ -733,13 +736,13 @@ def examined(case: str, kind: type[Noted]) -> GateVerdict:
                 f"schedule=pipedream_2bw stages=4 micro_batches=5 accumulate=5 layers=4{each}"
                 for each in ("", " norm=True")
             ],
-            f"{EQUAL} that applies gradients as late as the schedule, with its versions of weights",
+            f"{EQUAL} that delays gradients and keeps versions of the weights as the schedule does",
             "",
         ),
         (
             "jax",
             ["", "norm=True", "micro_batch=8 norm=True"],
-            f"{EQUAL}; running statistics as torch's to 1e-04",
+            f"{EQUAL}; running statistics within 1e-04 of torch's",
             "",
         ),
     ],
@@ -812,7 +815,7 @@ PASSED = GateVerdict(
         (
             [Found(0.6, differs="in step 1 x", seconds=3.0), Found(skipped="too slow")],
             "in step 1 x; not compared: too slow",
-            "Tiny is not trained as by one process: in step 1 x; at most 1e-03 can be rounding; ",
+            "Tiny is not trained as in one process: in step 1 x; at most 1e-03 can be rounding; ",
         ),
         (
             [Found(1e-5, ranks_equal=False, seconds=1.0), Found(0.4, seconds=2.0)],
@@ -854,7 +857,7 @@ def test_what_is_found_of_a_runs_network_is_told_with_its_faults_first(
         ),
         (
             {"model": {"name": "tests.unit.gate.test_own_network:Synced"}},
-            *(None, "its SyncBatchNorm would wait for other ranks in one process"),
+            *(None, "in one process, its SyncBatchNorm would wait for other ranks"),
         ),
     ],
 )
@@ -947,5 +950,5 @@ def test_a_network_that_is_built_anew_is_compared_with_torchs(
     assert (found.passed, found.ranks_equal) == (not message, ranks_equal)
     assert found.error_rebuilt is not None
     assert off <= found.error_rebuilt <= 10 * off + 1e-6
-    assert found.rule == "a rule; the run's network as torch's to 1e-04"
+    assert found.rule == "a rule; the run's network within 1e-04 of torch's"
     assert re.fullmatch(f"{message}a remark", found.message)

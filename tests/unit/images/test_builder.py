@@ -149,7 +149,7 @@ def test_an_installed_raysuite_has_no_recipe(
 ) -> None:
     assert checkout() == ROOT
     monkeypatch.setattr(building.raysuite, "__file__", str(tmp_path / "raysuite/__init__.py"))
-    with pytest.raises(UserError, match="git clone"):
+    with pytest.raises(UserError, match="clone raysuite with git"):
         checkout()
 
 
@@ -189,7 +189,8 @@ def test_every_line_is_heard_and_kept_below_the_earlier_ones_at_once(tmp_path: P
 
 
 def test_a_failure_shows_the_logs_end(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"ended with 3; .*log:\n(  \d+\n)*  40$"):
+    end = r"ended with exit status 3; .*log; its end:\n(  \d+\n)*  40$"
+    with pytest.raises(EngineError, match=end):
         streamed(
             [sys.executable, "-c", "for i in range(41): print(i)\nraise SystemExit(3)"],
             tmp_path / "log",

@@ -123,7 +123,7 @@ def test_the_summary_has_the_width_of_each_interval_that_is_too_wide(
     names = [variant_name(each) for each in results.plans()[:2]]
     assert budget.settle(results) == [
         f"budget: {0 if said else 2} of 2 variants have intervals of at most ±5%",
-        *(f"not enough for {name}: {said}" for name in names if said),
+        *(f"too few repeats of {name}: {said}" for name in names if said),
     ]
 
 
@@ -167,7 +167,7 @@ def test_a_variant_that_never_ran_stays_in_the_plan(tmp_path: Path) -> None:
     assert not any(budget.allows(results, plan(results, each["index"])) for each in late)
     assert budget.declined(results) == {each["run_id"] for each in late}
     never = next(each for each in late if each["repeat"] == 0)
-    assert f"not enough for {variant_name(never)}: n = 0" in budget.settle(results)
+    assert f"too few repeats of {variant_name(never)}: n = 0" in budget.settle(results)
     left = {each["index"] for each in results.plans()}
     assert left == ran | {
         each["index"]

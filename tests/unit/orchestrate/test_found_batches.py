@@ -135,7 +135,8 @@ def test_a_search_ends_after_its_last_trial_or_with_the_error_of_its_workers(
         assert len(found.tried) > 2
         assert said == [f"{plan.title}: {each.words}" for each in found.tried]
     else:
-        message = "late" if error is LATE else f"{plan.title}: its batch could not be searched: b"
+        failed = f"{plan.title}: the search for its batch size failed: b"
+        message = "late" if error is LATE else failed
         with pytest.raises(DeadlineError if error is LATE else RunError, match=f"^{message}$"):
             decide(*asked)
     assert list(tmp_path.iterdir()) == []
@@ -150,7 +151,7 @@ def test_an_error_of_one_of_the_networks_ends_a_search_and_a_lack_of_memory_does
     end = RunFailed(run_id=second.run_id, reason=reason, message="rank 1: x")
     Journal(results.journal_file(second.run_id)).write(end)
     ends = reason in ("error", "node_lost")
-    message = f"^{re.escape(second.title)}: its batch could not be searched: rank 1: x$"
+    message = f"^{re.escape(second.title)}: the search for its batch size failed: rank 1: x$"
     with pytest.raises(RunError, match=message) if ends else nullcontext():
         found_batches._raise_others([first, second], results)
 

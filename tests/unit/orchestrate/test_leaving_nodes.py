@@ -117,7 +117,7 @@ def test_it_is_waited_for_so_long_and_no_longer(
     assert cluster.looks > 1
     message = (
         "4 workers with 1 CPU each need more than the 1 node(s) that are left: 2 CPUs and 0 GPUs "
-        "are enough for 2, and no node returned within 0.3 s"
+        "are enough for 2 worker(s), and no node returned within 0.3 s"
     )
     assert str(raised.value) == message
 
@@ -198,7 +198,7 @@ def test_nodes_that_leave_and_join_are_reported_after_the_first_look_and_despite
         assert not over.wait(0.02), "one node is not watched"
     with leaving_nodes.reporting(2, said.append):
         assert over.wait(60)
-    assert said == ["node lost: host-b; 1 left", "node joined: host-c; 2 are there"]
+    assert said == ["node lost: host-b; 1 left", "node joined: host-c; now 2 node(s)"]
 
 
 def node(name: str, alive: bool = True) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def test_changes_of_nodes() -> None:
     assert changes(two, two) == []
     assert changes(two, {"a": "host-a"}) == ["node lost: host-b; 1 left"]
     assert changes({"a": "host-a"}, {"a": "host-a", "c": "host-c"}) == [
-        "node joined: host-c; 2 are there"
+        "node joined: host-c; now 2 node(s)"
     ]
 
 

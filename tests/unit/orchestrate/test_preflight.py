@@ -49,7 +49,7 @@ def test_mistakes_have_their_lines_also_where_a_network_ends_the_process(
     with pytest.raises(SpecError) as raised:
         _raise_what_was_found(*given)
     assert [(each.key, each.line) for each in raised.value.mistakes] == expected
-    assert ("ended with -9: 2 | 3 | killed" in str(raised.value)) == (len(lines) < 3)
+    assert ("ended with exit status -9: 2 | 3 | killed" in str(raised.value)) == (len(lines) < 3)
 
 
 SMALL = "name: x\ndata: digits\nmodel: resnet20\ntraining: {epochs: 1, global_batch: 1024}\n"

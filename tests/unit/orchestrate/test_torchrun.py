@@ -71,7 +71,7 @@ def test_a_launch_that_ends_early_fails_one_strategy_and_the_next_launch_continu
         "error": math.inf,
         "error_batchnorm": math.inf,
         "tolerance": None,
-        "rule": "the strategy comes to an end",
+        "rule": "the strategy's check runs to completion",
         "steps": 0,
     }
     for number, message in {

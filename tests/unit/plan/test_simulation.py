@@ -285,7 +285,7 @@ def test_transfers_of_a_pipeline_cost_what_gradients_of_any_strategy_do_best_of_
     ("workers", "known", "words"),
     [
         (2, True, "no run with horovod on several workers; measure one, or give --network"),
-        (4, True, "between 4 workers is not known: the calibration measured up to 2 on one node;"),
+        (4, True, "4 workers is not known: the calibration measured up to 2 workers on one node;"),
         (4, False, "between 4 workers is not known: give --network NAME"),
         (2, False, "between 2 workers is not known: give --network NAME"),
     ],

@@ -331,7 +331,7 @@ GRID = "search: {searcher: grid, space: {seed: {grid: [1, 2]}}}\n"
         (SEARCH, "8", "search.trials=8 was given, and this sweep has 8"),
         (SEARCH, "9", ""),
         (PBT, "9", "of a population"),
-        (GRID, "9", "the trials of a grid"),
+        (GRID, "9", "number of trials of a grid"),
         (SEARCH, "", "search.trials=None was given"),
     ],
 )

@@ -497,8 +497,8 @@ def test_an_error_is_the_largest_relative_difference_of_a_mean_loss(
         ({}, [alone(samples_per_step=8)], "another global batch"),
         ({"rates": [0.2]}, [alone()], "another learning rate"),
         ({}, [alone(), alone(first_losses=[1.0, 0.4])], "between repeats"),
-        ({"loss": 0.9}, [alone(first_samples=[21, 40])], "not known that one worker trained on"),
-        ({"loss": 0.9, "samples": 0}, [alone(first_samples=[0, 0])], "not known that one worker"),
+        ({"loss": 0.9}, [alone(first_samples=[21, 40])], "not known whether the run"),
+        ({"loss": 0.9, "samples": 0}, [alone(first_samples=[0, 0])], "not known whether the run"),
     ],
 )
 def test_losses_that_cannot_be_compared_are_not_decidable(

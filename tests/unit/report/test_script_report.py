@@ -109,7 +109,7 @@ def test_what_of_a_script_is_not_known_or_differs_is_a_caveat() -> None:
     said = [*script_caveats([one, two])]
     assert said[0].startswith("The samples of a step are not known for two: only steps/s")
     assert said[1:] == [
-        "two and its baseline one train different parameters: no speed-up.",
+        "two and its baseline one train different numbers of parameters: no speed-up.",
         "one and two: odd.",
         "two: late.",
     ]

@@ -151,7 +151,7 @@ def test_times_of_a_front_are_of_one_run_each(asha, front, tmp_path):
     assert "n = 1" not in said(asha, "caveat")
     goals = ("accuracy", "time_to_accuracy")
     timed = collect(write_sweep(tmp_path, 4, scheduler="none", goals=goals))
-    assert "Each time to accuracy on the Pareto front is of one run (n = 1)" in said(
+    assert "Each time to accuracy on the Pareto front was measured in one run (n = 1)" in said(
         timed, "caveat"
     )
 
@@ -561,12 +561,12 @@ def test_three_goals_are_three_fronts(tmp_path):
     assert "validation accuracy and throughput" in said(report, "result")
     drawn = {plot.name: plot for plot in report.plots if plot.name.startswith("pareto")}
     for name, better, stairs in (
-        ("pareto-time-to-accuracy-accuracy", "left and up", "step-after"),
-        ("pareto-accuracy-throughput", "right and up", "step-before"),
+        ("pareto-time-to-accuracy-accuracy", "left and further up", "step-after"),
+        ("pareto-accuracy-throughput", "right and further up", "step-before"),
     ):
         plot = drawn[name]
-        assert "front of these two: no other trial is better in one goal" in plot.note
-        assert f"Better lies {better}." in plot.note
+        assert "front of these two: for a trial on it, no other trial is better" in plot.note
+        assert f"Better trials are further {better}." in plot.note
         assert plot.layers[0]["mark"]["interpolate"] == stairs
         assert not plot.wide
         both = [trial for trial in report.sweep.study.trials if all(trial.goals.values())]

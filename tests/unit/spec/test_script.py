@@ -154,7 +154,7 @@ def test_mistakes_in_a_script_are_those_of_a_spec(wrong: str, tmp_path: Path) ->
 def test_all_blocks_that_a_script_replaces_are_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     blocks = "model: resnet20\nstrategy: ddp\nschedule: constant"
-    with pytest.raises(SpecError, match="a script has its own model, strategy, schedule;"):
+    with pytest.raises(SpecError, match="be combined with model, strategy, schedule;"):
         plans(f"name: own\nscript: {{command: [{tmp_path}/train.py]}}\n{blocks}")
 
 

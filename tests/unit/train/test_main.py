@@ -294,7 +294,7 @@ def test_a_batch_is_searched_anew_unless_resumed_and_recorded_once_by_rank_0(
     )
     if rank:
         size = 0
-        with pytest.raises(RunError, match="no batch was found"):
+        with pytest.raises(RunError, match="no batch size was found"):
             decide(wish, results, False)
 
 
@@ -520,7 +520,7 @@ def test_runs_of_other_work_are_not_resumed_into_one_folder(
 def test_another_number_of_processes(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(spec), "resources.workers=2", "strategy=ddp"]) == 2
     said = capsys.readouterr().err
-    assert "started with 1 processes, and the runs have [2] workers" in said
+    assert "started with 1 processes, but the runs have [2] workers" in said
     assert "torchrun --nproc-per-node N" in said
 
 

@@ -34,5 +34,5 @@ def test_a_worker_has_the_gpu_of_its_place_on_the_host(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(module, "cuda_mistake_here", lambda: "")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES is 7; or set"):
+    with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES is 7; correct this, or set"):
         torch_device("gpu", 0)
