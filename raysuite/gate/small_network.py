@@ -217,8 +217,8 @@ def comm_fault(comm: Comm, world: World) -> str:
         return ""
     return (
         f"the strategy's comm does not reach all ranks: there are {world.size} ranks, the comm's "
-        f"size is {comm.size}; of the ranks' numbers, all_gather gives {ranks}, and all_reduce gives "
-        f"{', '.join(f'{value:g} ({how})' for how, value in reduced.items())}"
+        f"size is {comm.size}; of the ranks' numbers, all_gather gives {ranks}, and all_reduce "
+        f"gives {', '.join(f'{value:g} ({how})' for how, value in reduced.items())}"
     )
 
 
