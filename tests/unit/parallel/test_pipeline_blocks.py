@@ -20,7 +20,7 @@ from raysuite.errors import UserError
 from raysuite.models.base import example
 from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.pipeline.blocks import Block, blocks_of, entered, prune, sent_bytes
-from raysuite.parallel.pipeline.engine import Groups, SynchronousEngine
+from raysuite.parallel.pipeline.engine import Groups, Measured, SynchronousEngine
 from raysuite.parallel.pipeline.partition import (
     BlockCosts,
     block_costs,
@@ -207,6 +207,11 @@ def test_a_repeated_forward_pass_drops_the_same_and_counts_no_statistics(
             Groups([None], [None], None, None),
         )
         engine.step([Batch(each, torch.zeros(4, dtype=torch.long), 4, 16) for each in images], 1.0)
+        engine.measured = Measured(itertools.count(1.0, 0.5).__next__)
+        for _ in range(3):  # as an operation that waits for sends, then for a reduction
+            with engine._waiting():
+                pass
+        assert engine.measured.waited_s == 1.5
     finally:
         dist.destroy_process_group()
     _, *activations = sent  # after their shape
