@@ -101,8 +101,8 @@ def measured(plan: Plan, noise: float = 0.0, joules: float | None = None) -> Run
     )
 
 
-def write(folder: Path, batches: str) -> Results:
-    """A results folder with a finished run for each plan."""
+def write(folder: Path, batches: str, noise: float = 0.0) -> Results:
+    """A results folder with a finished run for each plan. `noise`: of the logarithm of seconds."""
     folder.mkdir(parents=True)
     results = Results(folder)
     made = plans(batches)
@@ -110,7 +110,7 @@ def write(folder: Path, batches: str) -> Results:
     (folder / "spec.yaml").write_text(SPEC.replace("BATCHES", batches), "utf-8")
     for plan in made:
         journal = Journal(results.journal_file(plan["run_id"]))
-        for record in records(plan, 0.0):
+        for record in records(plan, noise):
             journal.write(record)
     return results
 

@@ -209,15 +209,16 @@ def comm_fault(comm: Comm, world: World) -> str:
     results of the gate depend on these collectives."""
     last = world.size - 1
     own = torch.tensor([float(world.rank)])
-    ranks = comm.all_gather(own).flatten().tolist()
-    reduced = [comm.all_reduce(own, how).item() for how in ("sum", "max", "min")]
-    expected = [float(rank) for rank in range(world.size)]
-    if comm.size == world.size and ranks == expected and reduced == [sum(expected), last, 0]:
+    ranks = [int(rank) for rank in comm.all_gather(own).flatten().tolist()]
+    reduced = {how: comm.all_reduce(own, how).item() for how in ("sum", "max", "min")}
+    expected = [*range(world.size)]
+    right = {"sum": sum(expected), "max": last, "min": 0}
+    if comm.size == world.size and ranks == expected and reduced == right:
         return ""
     return (
         f"the strategy's comm does not reach all ranks: there are {world.size} ranks, the comm's "
-        f"size is {comm.size}, and all_gather of the ranks' numbers gives "
-        f"{[int(rank) for rank in ranks]}"
+        f"size is {comm.size}; of the ranks' numbers, all_gather gives {ranks}, and all_reduce "
+        f"gives {', '.join(f'{value:g} ({how})' for how, value in reduced.items())}"
     )
 
 

@@ -85,7 +85,9 @@ def interval(figure: Interval | None, write: text.Writer = text.number) -> str:
 def _error(predicted: Interval | None, measured: float | None) -> str:
     if predicted is None or measured is None:
         return text.NONE
-    outside = "" if predicted.low <= measured <= predicted.high else " (outside)"
+    slack = 1e-9 * measured  # rounding, which matters if the interval has no width
+    within = predicted.low - slack <= measured <= predicted.high + slack
+    outside = "" if within else " (outside)"
     return f"{predicted.value / measured - 1:+.1%}{outside}"
 
 

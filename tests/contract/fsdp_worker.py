@@ -54,7 +54,7 @@ def main(request: dict[str, Any], file: Path) -> None:
     world = world_from_environment("cpu")
     folder = Path(request["folder"])
     found: dict[str, Any] = memory(world) if request["save"] else {}
-    strategy = make_strategy(FsdpOptions())
+    strategy = make_strategy(FsdpOptions(copies=request["copies"]))
     strategy.start(world)
     engine = engine_of(strategy, StepSettings(GLOBAL_BATCH // world.size))
     if request["save"]:

@@ -18,9 +18,10 @@ from tests.ranks import ranks
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def found(folder: Path, size: int, save: bool) -> list[dict[str, Any]]:
-    file = folder / f"found-{size}-{save}"
-    request = json.dumps({"folder": str(folder / "checkpoint"), "save": save})
+def found(folder: Path, size: int, save: bool, copies: int = 1) -> list[dict[str, Any]]:
+    file = folder / f"found-{size}-{save}-{copies}"
+    checkpoint = str(folder / "checkpoint")
+    request = json.dumps({"folder": checkpoint, "save": save, "copies": copies})
     ranks(size, "tests.contract.fsdp_worker", request, file)
     return [json.loads(Path(f"{file}.{rank}").read_text()) for rank in range(size)]
 
@@ -38,12 +39,14 @@ def test_two_ranks_keep_half_of_weights_and_optimiser(
         assert 0.4 < rank["fsdp"] / rank["ddp"] <= 0.55
 
 
-@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("size", "copies"), [(1, 1), pytest.param(4, 1, marks=pytest.mark.thorough), (4, 2)]
+)
 def test_a_checkpoint_of_two_ranks_is_resumed_on_others(
-    saved: tuple[Path, list[dict[str, Any]]], size: int
+    saved: tuple[Path, list[dict[str, Any]]], size: int, copies: int
 ) -> None:
     folder, expected = saved
-    for rank in found(folder, size, save=False):
+    for rank in found(folder, size, save=False, copies=copies):
         assert rank["weights"] < 1e-5
         assert rank["losses"] == pytest.approx(expected[0]["losses"], rel=1e-5)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +19,7 @@ from raysuite.data import Prepared, Slice, make_loader, permutation, prepare, ra
 from raysuite.data.formats import open_source
 from raysuite.errors import DataError, SpecError
 from raysuite.parallel.base import World
-from raysuite.parallel.comm import NoComm
+from raysuite.parallel.comm import NoComm, Reduction
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import EpochFinished, Record, SamplesSkipped
 from raysuite.spec import Document
@@ -124,6 +126,46 @@ def test_each_good_sample_comes_once_an_epoch(
                 )
         assert seen == expected
     loader.close()
+
+
+class ThreadComm(NoComm):
+    """The collectives of two ranks that are threads of this process."""
+
+    size = 2
+
+    def __init__(self, rank: int, given: list[torch.Tensor], barrier: threading.Barrier) -> None:
+        self.rank, self.given, self.barrier = rank, given, barrier
+
+    def all_gather(self, value: torch.Tensor) -> torch.Tensor:
+        self.given[self.rank] = value
+        self.barrier.wait()
+        found = torch.stack(self.given)
+        self.barrier.wait()
+        return found
+
+    def all_reduce(self, value: torch.Tensor, reduction: Reduction) -> torch.Tensor:
+        found = self.all_gather(value)
+        return found.sum(0) if reduction == "sum" else found.amax(0)
+
+
+def test_bad_samples_of_all_ranks_count_for_the_limit(tmp_path: Path) -> None:
+    small = bad_sets.photographs(tmp_path / "set", bad_samples="skip")
+    for at in (4, 5, 6):  # of rank 1's first chunk
+        bad_sets.spoil_file(small, "empty", at)
+    plan = plan_of(small.data)
+    prepared = prepare(plan.spec.data, plan.dataset)
+    given, barrier = [torch.empty(0)] * 2, threading.Barrier(2, timeout=60)
+
+    def checked(rank: int) -> str:
+        comm = ThreadComm(rank, given, barrier)
+        with pytest.raises(DataError) as error:
+            check_samples(prepared, "train", "run", World(rank, 2, rank, CPU), comm, threads=1)
+        return str(error.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(checked, range(2))
+    assert first == second
+    assert first.count("\n") == 3
 
 
 def key(image: torch.Tensor, label: torch.Tensor) -> tuple[bytes, int]:

@@ -158,7 +158,7 @@ def _standing(plan: RunPlan, records: Sequence[Record], epochs: int) -> Standing
         and main.name in record.validation
     ]
     value = reached[0] if reached and math.isfinite(reached[0]) else -math.inf
-    turns = [turn for turn in turns_of(records) if turn.epoch + 1 < epochs]
+    turns = turns_of(records)
     values = turns[-1].values if turns else plan.label
     return Standing(plan.index, plan.run_id, value, dict(values))
 

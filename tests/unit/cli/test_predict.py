@@ -395,6 +395,7 @@ def test_gpus_are_the_calibrations_wherever_it_is_used(folder: Path) -> None:
     )
     asked = ("--calibration", "gpus.yaml", "--json")
     assert json.loads(run("predict", *ONE, *asked, *on_gpus))[0]["run_id"]
+    assert "GPU" in refused("predict", *ONE, *asked, *on_gpus, "--gpus", "0")
 
 
 def test_a_link_that_costs_nothing_is_known(folder: Path) -> None:

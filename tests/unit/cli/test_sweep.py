@@ -130,6 +130,13 @@ def test_a_dry_run_prints_the_very_trials(tmp_path: Path) -> None:
     assert plans == [trial_plan(document, values, n) for n, values in expected]
 
 
+def test_a_dry_run_is_of_the_scale(tmp_path: Path) -> None:
+    file = spec_file(tmp_path, SPEC + "scales: {small: {training.epochs: 1, search.trials: 2}}\n")
+    found = json.loads(invoke(file, "--dry-run", "--json", "--scale", "small").stdout)["trials"]
+    assert [trial["plan"]["spec"]["training"]["epochs"] for trial in found] == [1, 1]
+    assert invoke(file, "--dry-run", "--scale", "other").exit_code == 2
+
+
 def test_a_dry_run_of_trials_that_are_decided_on_the_way(tmp_path: Path) -> None:
     done = invoke(spec_file(tmp_path), "--dry-run", "search.searcher=optuna")
     assert done.exit_code == 0, done.stderr

@@ -33,13 +33,10 @@ sys.exit("the node timed out")
 """
 
 
-@pytest.mark.parametrize(
-    ("error", "shown"),
-    [("[T C 1 1] (raylet) a.cc:1:  no file", "raylet: no file"), ("", "the node timed out")],
-)
-def test_a_head_that_does_not_start_fails_with_rays_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, shown: str
-) -> None:
+def node_without_ray(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: str, signals: SimpleNamespace
+) -> tuple[ThisNode, list[Path]]:
+    """A node whose Ray fails at each start, and the starts that were tried."""
     starts: list[Path] = []
 
     def words(place: Place, address: str, ports: object, gcs: str, temp: Path) -> list[str]:
@@ -48,22 +45,39 @@ def test_a_head_that_does_not_start_fails_with_rays_reason(
 
     monkeypatch.setattr(module, "start_words", words)
     for name in ("nodes", "logs", "temp"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "token").write_text("secret")
-    cluster = living().model_copy(update={"working_folder": str(tmp_path)})
+        (folder / name).mkdir()
+    (folder / "token").write_text("secret")
+    cluster = living().model_copy(update={"working_folder": str(folder)})
+    place = Place("here", 0, "pid-2", None, None, None)
+    given = cast(Signals, signals)
+    return ThisNode(ClusterFolder(folder), cluster, place, folder / "temp", given), starts
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [("[T C 1 1] (raylet) a.cc:1:  no file", "raylet: no file"), ("", "the node timed out")],
+)
+def test_a_head_that_does_not_start_fails_with_rays_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, shown: str
+) -> None:
     signals = SimpleNamespace(pid=os.getpid(), ended=False, wait=lambda seconds: time.sleep(0.05))
-    node = ThisNode(
-        ClusterFolder(tmp_path),
-        cluster,
-        Place("here", 0, "pid-2", None, None, None),
-        tmp_path / "temp",
-        cast(Signals, signals),
-    )
+    node, starts = node_without_ray(tmp_path, monkeypatch, error, signals)
     head = HeadNode(node)
     with pytest.raises(NodeFailedError, match=f"in 3 attempts: {shown}$"):
         head.run()
     node.end()
     assert len(starts) == 3
+
+
+def test_a_signal_while_ray_starts_ends_the_head_without_another_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = SimpleNamespace(pid=os.getpid(), ended=False)
+    signals.wait = lambda seconds: setattr(signals, "ended", True)
+    node, starts = node_without_ray(tmp_path, monkeypatch, "", signals)
+    HeadNode(node).run()
+    node.end()
+    assert len(starts) == 1
 
 
 def test_mlflows_database_is_saved_after_the_last_process_has_written_to_it(

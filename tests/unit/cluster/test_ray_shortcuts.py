@@ -94,6 +94,24 @@ def test_a_worker_needs_no_more_than_it_is_given() -> None:
     }
 
 
+@pytest.mark.parametrize("error", [TimeoutError, RuntimeError, WorkerGroupError])
+def test_workers_whose_backend_does_not_start_are_ended(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    ended: list[str] = []
+
+    def fails(group: Any) -> None:
+        group._worker_group_state = SimpleNamespace(shutdown=lambda: ended.append("workers"))
+        raise error.__new__(error)
+
+    monkeypatch.setattr(WorkerGroup, "_start", fails)
+    monkeypatch.setattr(WorkerGroup, "_clear_state", lambda group: ended.append("state"))
+    group = object.__new__(ray_shortcuts._worker_group())
+    with pytest.raises(error):
+        group._start()
+    assert ended == ["workers", "state"]
+
+
 def test_errors_of_a_start_that_failed_have_these_names() -> None:
     from ray.train.v2._internal.execution.failure_handling.default import (
         RETRYABLE_CONTROLLER_ERRORS,

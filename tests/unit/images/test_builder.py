@@ -70,8 +70,9 @@ def test_the_kept_base_is_that_of_the_same_definition(order: Order) -> None:
     own = dataclasses.replace(order, own={BASE: "Bootstrap: scratch\n", TOP: ""})
     other = dataclasses.replace(order, choice=Choice(arch=OTHER))
     assert order.base == fewer.base
-    made_of = {each.base.stem.rpartition("-")[2] for each in (order, own, other)}
-    assert len(made_of) == 3
+    driver = dataclasses.replace(order, choice=Choice(Variant.CUDA))
+    made_of = {each.base.stem.rpartition("-")[2] for each in (order, own, other, driver)}
+    assert len(made_of) == 4
 
 
 def test_without_apptainer_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,12 @@ def test_connections_from_here_on_are_named() -> None:
         patch.dict(os.environ, MASTER_PORT=str(store.getsockname()[1])),
     ):
         found = Transport(on_gpu=False)
-        with socket.create_connection(store.getsockname()):
+        with socket.create_connection(store.getsockname()) as client:
             assert found.names() == []
+            served, _ = store.accept()
+            with served:  # the connection's end in the process of the store
+                client.close()
+                assert found.names() == []
         with socket.create_connection(server.getsockname()):
             assert found.names() == ["TCP, this host"]
 

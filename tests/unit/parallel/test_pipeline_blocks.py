@@ -19,8 +19,9 @@ from raysuite.data.base import Batch
 from raysuite.errors import UserError
 from raysuite.models.base import example
 from raysuite.parallel.base import StepSettings, World
+from raysuite.parallel.pipeline.asynchronous import Stash
 from raysuite.parallel.pipeline.blocks import Block, blocks_of, entered, prune, sent_bytes
-from raysuite.parallel.pipeline.engine import Groups, SynchronousEngine
+from raysuite.parallel.pipeline.engine import Groups, Measured, SynchronousEngine
 from raysuite.parallel.pipeline.partition import (
     BlockCosts,
     block_costs,
@@ -207,6 +208,11 @@ def test_a_repeated_forward_pass_drops_the_same_and_counts_no_statistics(
             Groups([None], [None], None, None),
         )
         engine.step([Batch(each, torch.zeros(4, dtype=torch.long), 4, 16) for each in images], 1.0)
+        engine.measured = Measured(itertools.count(1.0, 0.5).__next__)
+        for _ in range(3):  # as an operation that waits for sends, then for a reduction
+            with engine._waiting():
+                pass
+        assert engine.measured.waited_s == 1.5
     finally:
         dist.destroy_process_group()
     _, *activations = sent  # after their shape
@@ -248,3 +254,22 @@ def test_bytes_between_blocks_are_those_of_a_real_pass(
     assert sent_bytes(empty, example(facts, 2, "meta"), lower) == real
     in_32 = sent_bytes(empty, example(facts, 2, "meta"), None)
     assert (real[1] < in_32[1]) == (lower is not None and name != "gpt")
+
+
+def test_each_version_of_the_weights_is_the_one_of_its_number() -> None:
+    weight = torch.zeros(2)
+    stash = Stash([weight])
+    for _ in range(3):
+        with stash.changed(oldest=0):
+            weight += 1
+    for version in (0, 2, 1, 3):
+        with stash.used(version):
+            assert weight.tolist() == [version] * 2
+        assert weight.tolist() == [3, 3]
+    assert stash.most == 4
+    with stash.changed(oldest=2):
+        weight += 1
+    with stash.used(2):
+        assert weight.tolist() == [2, 2]
+    with pytest.raises(KeyError), stash.used(1):
+        pass

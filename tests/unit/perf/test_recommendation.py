@@ -121,6 +121,7 @@ def test_limits_are_kept_by_the_upper_end_of_an_interval() -> None:
     assert ranked(most_node_hours=hours * 0.9999, workers_per_node=4) == ["unknown range"]
     two_nodes = ranked(most_node_hours=hours * 2, workers_per_node=3)
     assert ("four" in two_nodes, "four" in ranked(most_node_hours=hours * 2)) == (True, False)
+    assert "four" not in ranked(most_node_hours=hours * 1.9999, workers_per_node=3)
 
 
 def test_the_least_energy_is_first_where_it_is_the_goal() -> None:

@@ -18,6 +18,7 @@ from tests.fake_calibration import SEEN, measured, plans
     [
         (100.0, "+10.0%"),
         (121.0, "-9.1%"),
+        (121.0 + 1e-9, "-9.1%"),
         (122.0, "-9.8% (outside)"),
         (88.0, "+25.0% (outside)"),
         (None, "–"),

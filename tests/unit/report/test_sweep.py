@@ -378,6 +378,12 @@ def test_best_specs_of_an_earlier_report_go(tmp_path):
     build(results, pictures=False)
     assert not (tmp_path / "best-77.yaml").exists()
     assert (tmp_path / "best-own.yaml").exists()
+    for folder in (tmp_path, tmp_path / "page"):
+        folder.mkdir(exist_ok=True)
+        (folder / "best-78.yaml").write_text("# Written by raysuite report: trial 78", "utf-8")
+    build(results, tmp_path / "page", pictures=False)
+    assert not (tmp_path / "page/best-78.yaml").exists()
+    assert (tmp_path / "best-78.yaml").exists()
 
 
 def test_against_tells_cost_and_best_of_both(asha):

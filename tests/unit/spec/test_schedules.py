@@ -78,6 +78,15 @@ def test_bubble(
         assert all(one.end <= other.begin for one, other in itertools.pairwise(own))
 
 
+def test_copies_of_a_stage_are_updated_when_the_last_of_them_is_ready() -> None:
+    update, own = Operation("update", 1), [[Operation("forward", n)] for n in (0, 1)]
+    slots = timeline(
+        [[*each, update] for each in own],
+        lambda operation: {"forward": 1.0 + operation.micro_batch, "update": 0.5}[operation.kind],
+    )
+    assert [(each[-1].begin, each[-1].end) for each in slots] == [(2.0, 2.5)] * 2
+
+
 def test_a_schedule_that_cannot_be_executed() -> None:
     first, second = Schedule("gpipe", 2, (1, 1)).operations()
     with pytest.raises(ValueError, match="waits"):

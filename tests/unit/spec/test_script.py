@@ -20,6 +20,7 @@ NAMES = {"workers": 4, "nodes": 2}
     [
         ("{256 // workers}", "64"),
         ("{256 / workers}", "64"),
+        ("{ 256 / workers }", "64"),
         ("{0.1 * workers}", "0.4"),
         ("lr={1e-3 * (workers + nodes)}", "lr=0.006"),
         ("{-workers % 3}", "2"),

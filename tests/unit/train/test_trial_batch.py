@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysuite.errors import UserError
+from raysuite.errors import SpecError, UserError
+from raysuite.plan import make_plans
+from raysuite.spec import parse_document
 from raysuite.spec.optimizers import ScheduleFreeOptions
 from raysuite.spec.strategies import Network
 from raysuite.tasks import make_task
@@ -84,6 +86,25 @@ def test_complex_weights_that_would_not_be_trained_are_refused(
     model = {"name": "tests.unit.train.test_trial_batch:Waves"}
     plan = plan_of(model=model, strategy=strategy, optimizer={"name": optimizer})
     assert [mistake.key for mistake in mistakes(plan)] == keys
+
+
+def test_a_mistake_is_at_the_value_of_its_plan() -> None:
+    text = """\
+name: two
+model: resnet20
+data: {name: digits}
+training: {epochs: 1, global_batch: 8}
+resources: {device: cpu}
+matrix:
+  model:
+  - resnet20
+  - tests.networks:TupleOutput
+"""
+    document = parse_document(text, "two.yaml")
+    with pytest.raises(SpecError) as error:
+        trial_batch.check(make_plans(document, gpus=0), document)
+    [mistake] = error.value.mistakes
+    assert (mistake.key, mistake.line) == ("model.name", 9)
 
 
 def test_a_large_network_is_examined_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class Sweep:
         self.results = Results(folder)
         self.plans: list[RunPlan] = []
         self.clock = 1_700_000_000.0
-        self.scheduler = self.new_scheduler()
+        self.scheduler: Any = self.new_scheduler()
 
     def new_scheduler(self) -> JournaledScheduler:
         return JournaledScheduler(
@@ -180,6 +181,18 @@ def test_an_epoch_that_only_the_journal_has_comes_last_at_a_resumption(tmp_path)
     again = sweep.new_scheduler()
     again.replay(sweep.plans)
     assert requested_end(tmp_path, second.run_id) is None
+
+
+def test_epochs_that_only_journals_have_come_by_time_at_a_resumption(tmp_path):
+    sweep = Sweep(tmp_path, ASHA)
+    first, second, third = (sweep.begin() for _ in range(3))
+    again = sweep.new_scheduler()
+    sweep.scheduler = SimpleNamespace(on_trial_result=lambda *_: None)  # of a driver that died
+    for plan, accuracy in ((third, 0.5), (first, 0.4), (second, 0.6)):
+        sweep.epoch(plan, 0, accuracy)
+    again.replay(sweep.plans)
+    ended = [requested_end(tmp_path, plan.run_id) is not None for plan in sweep.plans]
+    assert ended == [True, False, False]
 
 
 def test_a_cut_line_of_the_order_is_left_out(tmp_path):
