@@ -162,10 +162,13 @@ def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
                     line += text.ljust(round(slot.end - slot.begin) * width, "-")
             yield f"  worker {worker}  {line}"
         held = ", ".join(str(in_flight(own)) for own in operations)
-        yield f"  activations of at most {held} micro-batches on each worker"
+        yield f"  most micro-batches whose activations a worker holds, by worker: {held}"
         if schedule.asynchronous:
             kept = ", ".join(str(versions_held(own)) for own in operations)
-            yield f"  at most {kept} versions of the weights; no bubble once the pipeline is full"
+            yield (
+                f"  most versions of the weights that a worker holds, by worker: {kept}; no bubble "
+                "once the pipeline is full"
+            )
         else:
             yield (
                 f"  bubble {bubble(slots):.1%} of the workers' time, if stages are equally fast "

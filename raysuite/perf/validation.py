@@ -24,8 +24,8 @@ class Validation(NamedTuple):
     @property
     def words(self) -> str:
         return (
-            f"such predictions were wrong by {self.median:.1%} in the median and {self.p90:.0%} in "
-            f"the 90th percentile, of {self.of} (benchmarks/results/{self.page})"
+            f"the errors of such predictions had a median of {self.median:.1%} and a 90th "
+            f"percentile of {self.p90:.0%}, for {self.of} (benchmarks/results/{self.page})"
         )
 
 

@@ -432,8 +432,8 @@ class StagesMeasured(RecordBase):
         kept = max(self.activation_bytes) / 2**20
         return (
             f"{self.schedule}: bubble {idle:.0%} (with equal stages {self.ideal_bubble:.0%}), "
-            f"slowest stage {self.imbalance:.2f} times the mean, activations up to {kept:.1f} MiB, "
-            f"up to {max(self.versions)} version{'s' if max(self.versions) > 1 else ''} of weights"
+            f"slowest worker {self.imbalance:.2f} times the mean, "
+            f"activations up to {kept:.1f} MiB, up to {max(self.versions)} version{'s' if max(self.versions) > 1 else ''} of weights"
         )
 
 

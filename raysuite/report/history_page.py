@@ -96,8 +96,9 @@ def history_plot(history: History, number: int = 0) -> Plot:
     return Plot(
         name=f"history-{number}-plot",
         title=history.name,
-        note=f"On {history.hardware}. Bands are 95 % intervals over repeats; a change is named "
-        "if the interval of the ratio after / before excludes 1, with one level for all points.",
+        note=f"On {history.hardware}. Bands are 95 % intervals over repeats. A change is "
+        "marked if the interval of the ratio of throughputs, after to before, excludes 1, at a "
+        "level that holds for all points together.",
         description=f"A line over {len(dates)} results folders; "
         + (text.listed([change(point) for point in history.points if point.change]) or "no change")
         + ".",

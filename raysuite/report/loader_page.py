@@ -123,7 +123,10 @@ def _caveats(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
             "speeds may change from round to round."
         )
     elif material:
-        found.append("All files were read once before: speeds are those of the page cache.")
+        found.append(
+            "All files were read once before the timings, so the speeds are those of reading from "
+            "the page cache."
+        )
     return found
 
 

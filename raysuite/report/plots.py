@@ -466,7 +466,7 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "speed-up-works",
         "Speed-up",
-        "Against each network's own baseline, which the section Baselines names.",
+        "Speed-up relative to each network's own baseline; the section Baselines names them.",
         Shown(lambda row: None if row.is_baseline else row.speed_up, p.quantity("speed-up S")),
         by_work=True,
     ),
@@ -474,8 +474,8 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "epoch-time",
         "Epoch time",
-        "On the slowest worker, without validation; epochs with warm-up steps only if there are "
-        "no others.",
+        "Training time on the slowest worker, without validation. Epochs with warm-up steps are "
+        "used only if there are no others.",
         d.shown("epoch_seconds", axis="training time per epoch"),
         same_y=False,
     ),

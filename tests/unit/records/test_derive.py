@@ -202,7 +202,7 @@ def test_the_records_of_a_run_are_those_that_count_and_profiles_need_the_gate():
         **{f"{name}_seconds": [0.1, 0.3] for name in ("forward", "backward", "update", "wait")},
     )
     assert stages.words == (
-        "gpipe: bubble 50% (with equal stages 20%), slowest stage 1.50 times the mean, "
+        "gpipe: bubble 50% (with equal stages 20%), slowest worker 1.50 times the mean, "
         "activations up to 1.5 MiB, up to 2 versions of weights"
     )
     idle = {"forward_seconds": [0.0, 0.0], "backward_seconds": [0.0, 0.0]}
