@@ -20,6 +20,7 @@ from raysuite.records.node_checks import nccl_sockets
 from raysuite.records.power import PowerUse
 from raysuite.spec.base import later
 from raysuite.spec.descriptions import DescribedSchema
+from raysuite.units import count
 
 SCHEMA = 1
 """Version of the Records. It is increased when readers of the previous version could not read the
@@ -433,7 +434,8 @@ class StagesMeasured(RecordBase):
         return (
             f"{self.schedule}: bubble {idle:.0%} (with equal stages {self.ideal_bubble:.0%}), "
             f"slowest worker {self.imbalance:.2f} times the mean, "
-            f"activations up to {kept:.1f} MiB, up to {max(self.versions)} version{'s' if max(self.versions) > 1 else ''} of weights"
+            f"activations up to {kept:.1f} MiB, "
+            f"up to {count(max(self.versions), 'version')} of weights"
         )
 
 
