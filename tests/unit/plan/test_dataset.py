@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from raysuite.data import formats
+from raysuite.data.formats import Counts
 from raysuite.errors import DataError, Mistake, SpecError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.dataset import Datasets, check_unchanged, official, passed_over
@@ -42,6 +43,20 @@ def test_every_set_is_counted(kind: str, tmp_path: Path) -> None:
     (plan,) = plans_of(small.data)
     assert plan.dataset == small.facts
     assert plan.steps_per_epoch == 12
+
+
+def test_sets_of_one_folder_with_other_patterns_are_counted_apart(tmp_path: Path) -> None:
+    small = small_sets.write("tfrecord-tfrecord", tmp_path)
+    patterns = small.data.features.model_copy(update={"train": small.data.features.val})
+    seen = Datasets()
+    whole, part = (
+        seen.look(data)
+        for data in (small.data, small.data.model_copy(update={"features": patterns}))
+    )
+    assert isinstance(whole, Counts)
+    assert isinstance(part, Counts)
+    assert (whole.train, part.train) == (whole.train, whole.val)
+    assert whole.train != whole.val
 
 
 def test_size_and_channels_may_be_overruled(tmp_path: Path) -> None:
