@@ -14,9 +14,10 @@ entry in memory.stat with the page cache that the kernel reclaims first."""
 
 
 def memory_left(cgroups: Path = _CGROUPS, own: Path = _OWN) -> list[int]:
-    """The bytes left below each memory limit that applies to this process: the limits of its own
-    control group (such as a SLURM step's) and of the parent groups. Page cache that the kernel
-    reclaims first (`inactive_file`) counts as free.
+    """For each memory limit that applies to this process, the number of bytes that are still free
+    below the limit. The limits are those of the process's own control group (such as the group of a
+    SLURM step) and of the parent groups. Page cache that the kernel reclaims first
+    (`inactive_file`) counts as free.
 
     (Linux, admin-guide/cgroup-v2, memory.max; cgroup-v1/memory, 5.2.)
     """

@@ -6,7 +6,7 @@ RaysuiteError
 │   ├── DataError        a data set that is missing or unreadable
 │   └── MissingPartError an optional part (Horovod, DALI, ...) that is not installed
 ├── HeadLostError        the cluster's head has ended; the next head resumes the suite
-├── RayStartError        Ray's own processes did not start here: the machine may be too busy
+├── RayStartError        Ray's own processes did not start on this machine: it may be too busy
 ├── StorageError         the results cannot be written: the disk is full, or read-only
 ├── GateError            a strategy whose arithmetic is wrong; its speed is not reported
 └── RunError             a run that failed; the other runs continue
@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _TORCH_CANNOT_WRITE = ("iostream error", "PytorchStreamWriter failed", "] . unexpected pos ")
-"""Messages of the RuntimeErrors that torch.save raises for a failed write; they have no errno
+"""Parts of the messages of RuntimeErrors that torch.save raises for a failed write, without errno
 (caffe2/serialize/inline_container.cc)."""
 
 
@@ -35,7 +35,8 @@ class HeadLostError(RaysuiteError):
 
 
 class RayStartError(RaysuiteError):
-    """Ray's own processes did not start here; the current run does not count as failed."""
+    """Ray's own processes did not start on this machine; the current run does not count as
+    failed."""
 
 
 class StorageError(RaysuiteError):

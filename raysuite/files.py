@@ -44,7 +44,8 @@ def appearing(file: Path) -> Iterator[Path]:
     """Yield a hidden name next to `file`. At the end of the context, the file with this name is
     flushed to disk and renamed to `file`; after an error it is removed.
 
-    For files that only one process writes, and that a library writes by name. Raises OSError.
+    For a library that writes to a file name; only one process may write `file` at a time.
+    Raises OSError.
     """
     part = file.with_name(f".{file.name}.part")
     try:
@@ -119,7 +120,7 @@ def _flush(stream: IO[bytes]) -> None:
 
 def continued_lines(file: Path) -> list[Any]:
     """Read the values of a JSON Lines file, and rewrite the file without damaged lines, so that
-    more can be appended. Raises OSError."""
+    further lines can be appended. Raises OSError."""
     found = []
     for line in read_lines(file):
         with contextlib.suppress(ValueError):
@@ -151,8 +152,8 @@ def lock(file: Path, how: int) -> int:
 def sqlite_uri(file: Path) -> str:
     """The URI with which SQLAlchemy, and so MLflow, opens an SQLite file at any path.
 
-    SQLAlchemy reads the text after a `?` as options, and decodes percent signs. MLflow creates a
-    folder with the encoded name, unless the URI also names the driver.
+    SQLAlchemy reads the text after a `?` as options, and decodes percent-encoded characters. If the
+    URI does not name the driver, MLflow creates a folder with the percent-encoded name.
     """
     path = re.sub("[%?]", lambda found: quote(found[0]), str(file.absolute()))
     driver = "" if path == str(file.absolute()) else "+pysqlite"

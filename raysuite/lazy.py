@@ -30,12 +30,14 @@ def load(target: str) -> Any:
             ) from error
         raise UserError(
             f"{target!r} cannot be imported: no module named {error.name!r}; "
-            "check the spelling, and that its folder is the working folder or is in PYTHONPATH"
+            "check the spelling, and that the folder with this module is the working folder or in "
+            "PYTHONPATH"
         ) from error
     except SystemExit as error:
         raise UserError(
             f"{target!r} cannot be imported: {module_name} ends the process (sys.exit) while it is "
-            "imported; put what it runs below `if __name__ == '__main__':`"
+            "imported; move the code that must not run on import below "
+            "`if __name__ == '__main__':`"
         ) from error
     except Exception as error:  # the import of the user's module may raise any exception
         raise UserError(

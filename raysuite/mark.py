@@ -16,8 +16,9 @@ def step(
 ) -> None:
     """Mark the end of a step of this rank.
 
-    `samples` and `tokens` count what this rank trained on in the step, and `loss` is its mean loss.
-    After the first call, only these calls count as steps; steps of an optimiser do not.
+    `samples` and `tokens` are the numbers of samples and tokens that this rank processed in the
+    step; `loss` is the mean loss over them. After the first call, only these calls count as
+    steps; steps of an optimiser do not.
     """
     if _listener is not None:
         _listener(samples, tokens, loss)

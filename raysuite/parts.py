@@ -27,7 +27,7 @@ class Part:
     distribution: str = ""
     """The package whose installed version is reported as the part's version."""
     extra: bool = False
-    """Whether the part can be left out of an installation."""
+    """Whether the part has an extra in pyproject.toml, which an installation may leave out."""
     in_images: bool = True
     """Whether `raysuite image build` installs the part's extra."""
     required: bool = True
@@ -72,7 +72,8 @@ PARTS = (
         "gpu",
         "GPU",
         required=False,
-        install="install NVIDIA's driver (docs/how-to/images.md names the oldest), or use the CPU",
+        install="install NVIDIA's driver (docs/how-to/images.md states the oldest version that "
+        "works), or use the CPU",
     ),
 )
 EXTRAS = tuple(part for part in PARTS if part.extra)

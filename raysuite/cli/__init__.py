@@ -23,16 +23,17 @@ from raysuite.units import count
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 VERBS = {
-    "plan": "Print every run of a spec with its resolved numbers.",
+    "plan": "Print every run of a spec, with its workers, batch sizes, learning rate and numbers "
+    "of steps.",
     "run": "Execute every run of a spec and report the measurements.",
     "sweep": "Search the space of a spec's `search` section, and report the best trials.",
     "scale": "Measure how a training script scales: throughput, speed-up and efficiency, with "
     "intervals.",
     "watch": "Show the progress of runs or trials of another process, until they have ended.",
     "report": "Write report.html, tables and plots of a results folder, and print the table.",
-    "calibrate": "Fit the costs of this machine to measured runs, and state their errors.",
+    "calibrate": "Fit a cost model of this machine to measured runs, and state its errors.",
     "predict": "Predict throughput, times, speed-up and memory of each run, with 90 % intervals.",
-    "simulate": "Simulate one optimiser step of each run from the schedule that would run.",
+    "simulate": "Simulate one optimiser step of each run, task by task.",
     "recommend": "Rank strategies, batch sizes and numbers of workers by predicted time or energy "
     "of an epoch, and write a spec.",
     "models": "Print parameters, forward FLOPs and activation bytes of networks.",
@@ -47,8 +48,9 @@ VERBS = {
     "ui": "Open MLflow's table of the newest results, from a server that only you can use, until "
     "Ctrl-C.",
     "data": "Make, convert and check data sets.",
-    "bench": "Measure a part of training by itself.",
-    "cluster": "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site.",
+    "bench": "Time data loaders, or try batch sizes, without a whole training run.",
+    "cluster": "Start, watch and stop a Ray cluster of your own: on this machine, on the nodes of "
+    "a SLURM site, or on a list of hosts.",
     "check": "Run a small fixed suite on a site, and compare its throughput with earlier checks.",
     "job": "Submit jobs to a cluster, follow and cancel them; from a laptop too, through SSH.",
     "image": "Build and verify Apptainer images.",

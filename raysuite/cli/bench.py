@@ -177,15 +177,17 @@ def loaders(
     threads: Annotated[
         str | None,
         typer.Option(
-            metavar="N,N", help="Numbers of threads (or Ray tasks) to try; default: up to all CPUs."
+            metavar="N,N",
+            help="Numbers of threads (or Ray tasks) to try; default: 1, a quarter, half and all of "
+            "the CPUs.",
         ),
     ] = None,
     processes: Annotated[
         str | None,
         typer.Option(
             metavar="N,N",
-            help="Numbers of loading processes of the loader native to try; 0: none. Default: the "
-            "number of CPUs.",
+            help="Numbers of processes to try with the loader native, in addition to threads; 0: "
+            "try only threads. Default: the number of CPUs.",
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images per batch.")] = 64,
@@ -200,7 +202,8 @@ def loaders(
     augment: Annotated[
         str | None,
         typer.Option(
-            help="none, pad_crop_flip or resized_crop_flip; default: that of the data set."
+            help="Augmentation: none, pad_crop_flip or resized_crop_flip; default: that of the "
+            "data set."
         ),
     ] = None,
     image_size: Annotated[
@@ -209,7 +212,10 @@ def loaders(
     ] = None,
     path: Annotated[str | None, typer.Option(help="The data set's path.")] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="folder, tfrecord, idx, binary or pickle.")
+        str | None,
+        typer.Option(
+            "--format", help="Format of the images: folder, tfrecord, idx, binary or pickle."
+        ),
     ] = None,
     device: Annotated[
         Literal["auto", "cpu", "gpu"], typer.Option(help="Device to which batches are delivered.")
@@ -223,8 +229,9 @@ def loaders(
     """Time every loader on a data set, and also decoding alone and reading alone.
 
     Loaders are timed in rounds, each time in new processes. A loader that cannot be timed has a row
-    with the reason. The last line names the fastest loader and what limits it. With a spec, its
-    data set is used and, without --loader, its loaders are timed in addition to the default ones.
+    with the reason. The last line names the fastest loader and what limits it. If a spec is given,
+    its data set is used; unless --loader is given, the loaders of the spec are timed in addition to
+    the default loaders.
 
     \b
     Examples:
@@ -269,7 +276,8 @@ def loaders(
 
 
 def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str, Any]]]:
-    """The data set of `what`, and a spec's loaders. Raises UserError for several data sets."""
+    """The data set of `what`, and a spec's loaders. Raises UserError if a spec has several data
+    sets."""
     from raysuite.plan import expand
     from raysuite.plan.loading import NAMES, checked_data
     from raysuite.spec import read_document
@@ -312,7 +320,7 @@ def batch(
     overrides: Overrides = None,
     scale: Scale = None,
     at_most: Annotated[
-        int | None, typer.Option(min=1, help="The largest micro-batch that is tried.")
+        int | None, typer.Option(min=1, help="Largest micro-batch to try, in samples per worker.")
     ] = None,
     address: Address = None,
     out: Out = None,
@@ -321,9 +329,10 @@ def batch(
 ) -> None:
     """Try batch sizes on the workers of each variant of a spec: which fit, and how fast they are.
 
-    Random samples of the data set's shape are used. With `accumulate: auto`, the spec's batch is
-    cut into micro-batches; otherwise each size has twice as many samples per worker as the size
-    before. `raysuite run` finds a batch size automatically if the spec has `auto`.
+    Random samples of the data set's shape are used. With `training.accumulate=auto`, the global
+    batch of the spec is kept, and the sizes of micro-batches into which it can be cut are tried;
+    otherwise each size has twice as many samples per worker as the size before. `raysuite run`
+    finds a batch size automatically if the spec sets it to `auto`.
 
     \b
     Examples:
@@ -445,4 +454,6 @@ def search_summary(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
     )
 
 
-bench = group("Measure a part of training by itself.", loaders, batch)
+bench = group(
+    "Time data loaders, or try batch sizes, without a whole training run.", loaders, batch
+)

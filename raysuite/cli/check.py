@@ -27,7 +27,7 @@ _MOST_GPUS = 16
 for the digits data set."""
 _BATCH = 240
 """Global batch size without GPUs. If the number of workers does not divide it, the next smaller
-multiple of this number is used."""
+multiple of the number of workers is used."""
 
 
 def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:
@@ -61,16 +61,19 @@ def check(
     site: Annotated[str, typer.Argument(metavar="SITE", help="A site's name, or its file.")],
     nodes: Annotated[
         str | None,
-        typer.Option(help="Number of nodes; default: `nodes` of the site, or all of its hosts."),
+        typer.Option(help="Number of nodes; default: the site's key `nodes`, or all its hosts."),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, max=1, help="Relative loss of throughput that is accepted.")
+        float,
+        typer.Option(
+            min=0, max=1, help="Accepted loss of throughput, as a fraction of the reference."
+        ),
     ] = 0.1,
     expected: Annotated[
         float | None,
         typer.Option(
-            help="Also compare with this throughput per worker, in images/s, instead of a "
-            "published one."
+            help="Expected throughput per worker, in images/s: a reference in addition to earlier "
+            "checks, and in place of a published throughput."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -157,4 +160,6 @@ def _job(folder: ClusterFolder, status: Status, command: str) -> None:
     for text in server.follow(name):
         print_text(text.rstrip("\n"), error=True)
     if (job := server.job(name)).code:
-        raise RunError(f"the check's job ended with {job.code}: {job.message}; its output is above")
+        raise RunError(
+            f"the check's job ended with code {job.code}: {job.message}; its output is above"
+        )

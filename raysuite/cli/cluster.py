@@ -270,7 +270,7 @@ def _list_sites(as_json: bool) -> None:
             row = {"kind": found.kind, "description": found.description, "ok": True}
         except SpecError as error:
             mistakes = count(len(error.mistakes), "mistake")
-            words = f"{mistakes}; `raysuite cluster site show {name}`"
+            words = f"{mistakes}; `raysuite cluster site show {name}` lists them"
             row = {"kind": "?", "description": words, "ok": False}
         rows.append({"name": name, **row, "file": str(file)})
     if as_json:
@@ -355,7 +355,7 @@ def up(
     nodes: Annotated[
         str | None,
         typer.Option(
-            help="Number of nodes, such as 4 or 2-4; default: `nodes` of the site, or all of its "
+            help="Number of nodes, such as 4 or 2-4; default: the site's key `nodes`, or all its "
             "hosts."
         ),
     ] = None,
@@ -380,8 +380,8 @@ def up(
 ) -> None:
     """Start a Ray cluster that only you can use, with an MLflow server.
 
-    Without --site it runs on this machine, on loopback. Jobs start in the folder in which this
-    command is called.
+    Without --site, the cluster runs on this machine, and listens only on loopback. Jobs start in
+    the folder in which this command is called.
 
     \b
     Examples:
@@ -491,8 +491,8 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
 
 
 def _scratch(cluster: Cluster) -> str | None:
-    """The scratch folder to bind into the image; None if its path contains variables, which each
-    node expands."""
+    """The scratch folder to bind into the image; None for a SLURM site if the path contains
+    variables, because each node expands them itself."""
     from raysuite.spec.site_values import expand
 
     scratch = cluster.site.scratch
@@ -686,11 +686,12 @@ def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
 
 
 _MLFLOW_S = 10
-"""Seconds to wait until MLflow returns the newest results."""
+"""Longest time to wait for MLflow's answer, in seconds."""
 
 
 def _mlflow_in_words(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
-    """MLflow's page of the newest results, or of its experiments; or why there is no page."""
+    """The address of MLflow's page with the newest results, or with all experiments; or the reason
+    why there is no page."""
     from raysuite.cluster.variables import client_environment
     from raysuite.track.store import experiments_page, runs_page
 
@@ -714,7 +715,9 @@ def _mlflow_in_words(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
 def logs(
     node: Annotated[
         str | None,
-        typer.Argument(help="A host, or mlflow, slurm or agent; default: all.", show_default=False),
+        typer.Argument(
+            help="Log to show: a host, mlflow, slurm or agent; default: all.", show_default=False
+        ),
     ] = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="Name of the cluster; default: the only one.")
@@ -752,13 +755,15 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="End all running clusters.")] = False,
     grace: Annotated[
         float,
-        typer.Option(min=0, help="Time for runs to write a checkpoint and stop, in seconds."),
+        typer.Option(
+            min=0, help="Longest wait for runs to write a checkpoint and stop, in seconds."
+        ),
     ] = 30.0,
     remove: Annotated[
         bool, typer.Option(help="Also remove the cluster's folder, with logs and MLflow database.")
     ] = False,
 ) -> None:
-    """End a cluster: its jobs, its processes, its temporary folders.
+    """End a cluster: stop its jobs and processes, and remove its temporary folders.
 
     Its logs and its MLflow database stay in its folder; the next cluster of that name uses the
     database again.
@@ -809,7 +814,10 @@ def _printer(name: str) -> Callable[[str], None]:
     return write
 
 
-about = "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site."
+about = (
+    "Start, watch and stop a Ray cluster of your own: on this machine, on the nodes of a SLURM "
+    "site, or on a list of hosts."
+)
 cluster = group(about, up, status, check, logs, down)
 about = "Describe the machines on which clusters are started."
 cluster.add_typer(group(about, new, show), name="site")

@@ -70,8 +70,8 @@ def table(
     numbers: Collection[str] = (),
     title: str = "",
 ) -> Table:
-    """Make a table; columns whose headings are in `numbers` are right-aligned. A terminal that is
-    too narrow wraps the widest columns first."""
+    """Make a table; columns whose headings are in `numbers` are right-aligned. If the
+    terminal is too narrow, the widest columns are wrapped first."""
     from rich import box  # imported here: --help does not need it
     from rich.table import Table
     from rich.text import Text
@@ -88,7 +88,7 @@ def table(
 
 
 def print_sheet(sheet: Sheet, without: Collection[str] = ()) -> None:
-    """Print a report's title, its table without some columns, and its notes."""
+    """Print a sheet of a report: title, table without the columns `without`, and notes."""
     from raysuite.report.tables import terminal_sheet
 
     out = stdout()

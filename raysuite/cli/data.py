@@ -119,7 +119,7 @@ def make(
         typer.Option(
             "--format",
             help="folder, tfrecord, idx (MNIST), binary or pickle (CIFAR-10); default: the "
-            "data set's own.",
+            "format of the original.",
         ),
     ] = None,
     fraction: Annotated[
@@ -129,7 +129,8 @@ def make(
     images: Annotated[
         int | None,
         typer.Option(
-            help="Number of training images, instead of --fraction; validation in proportion."
+            help="Number of training images, instead of --fraction; the number of validation "
+            "images is in proportion."
         ),
     ] = None,
     classes: Annotated[
@@ -156,7 +157,9 @@ def make(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to write; default: $RAYSUITE_DATA/NAME-FORMAT, where specs look for it."
+            help="Folder to write; default: the folder from which runs read the data set, "
+            "$RAYSUITE_DATA/NAME-FORMAT or, without RAYSUITE_DATA, datasets/NAME-FORMAT in "
+            "raysuite's cache."
         ),
     ] = None,
     scale: Scale = None,
@@ -175,8 +178,8 @@ def make(
         bool, typer.Option("--force", help="Replace an existing or unfinished synthetic data set.")
     ] = False,
 ) -> None:
-    """Make a synthetic version of a named data set, with the counts, sizes and layout of the
-    original.
+    """Make a synthetic version of a named data set, with the original's numbers of images and
+    classes, image sizes and file layout.
 
     Nothing is downloaded. A network can learn the labels, except with --content noise. To resume a
     command that was killed, repeat it; a complete data set is left unchanged.
@@ -196,15 +199,15 @@ def make(
         of_spec = (form, fraction, images, classes, size, content, seed, out)
         if any(each is not None for each in of_spec):
             raise UserError(
-                f"{name} describes its synthetic data sets; with a spec, only --scale, --workers, "
-                "--address, --dry-run, --json and --force can be given"
+                f"{name}: a spec sets the options of its data sets in `synthetic_data`; with a "
+                "spec, give only --scale, --workers, --address, --dry-run, --json and --force"
             )
         wanted = [*synthetic_sets_of(Path(name), scale)]
         if not wanted and not as_json:
             print_text(f"{name} has no `synthetic_data`; nothing was made")
     elif scale is not None:
         raise UserError(
-            f"--scale {scale} is only for a spec, and {name!r} is not one; leave it out"
+            f"--scale {scale} is only for a spec, and {name!r} is not one; leave --scale out"
         )
     else:
         synthetic = plan_synthetic_set(
@@ -332,8 +335,8 @@ def check(
         str,
         typer.Argument(
             metavar="PATH|SPEC|NAME|MODULE:ATTRIBUTE",
-            help="A folder, a spec's YAML file, a named data set in its default folder, or your "
-            "own module:attribute.",
+            help="A folder, a spec's YAML file, a named data set in its default folder, or the "
+            "MODULE:ATTRIBUTE of your own data set.",
         ),
     ],
     name: Annotated[
@@ -353,7 +356,8 @@ def check(
     write_index: Annotated[
         bool,
         typer.Option(
-            "--write-index", help="Write missing or wrong indices of intact TFRecord files."
+            "--write-index",
+            help="Write the index of each intact TFRecord file whose index is missing or wrong.",
         ),
     ] = False,
     workers: Workers = None,
@@ -361,11 +365,12 @@ def check(
 ) -> None:
     """Check a data set: counts, classes, unreadable images, checksums, indices, labels.
 
-    Prints every defect with its file and byte offset. Exits with 1 if anything is wrong. Your
-    own data set is read twice, from two instances: lengths, shapes, types and labels are checked,
-    no sample may be missing, and no sample may change. If the argument is a spec, the data sets and
-    their options are those of its runs. To check your own data set for a task other than
-    classification, give its spec: a MODULE:ATTRIBUTE is checked as a data set of images.
+    Prints every defect with its file and byte offset. Exits with 1 if anything is wrong. If
+    the argument is a spec, the data sets and their options are those of its runs. Each sample of
+    your own data set is read from two instances of it. Lengths, shapes, types and labels are
+    checked; a missing sample, or a sample that differs between the two instances, is an error. A
+    MODULE:ATTRIBUTE is checked as a data set for image classification; for another task, give a
+    spec that uses the data set.
 
     \b
     Examples:
@@ -436,7 +441,8 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
 
 def _with_files(blocks: Iterable[tuple[DataOptions, bool]]) -> list[Target]:
     """The data sets that consist of files or of a user's code. For each other data set, a message
-    states why it is not checked. The bool states whether the task is classification."""
+    states why it is not checked. Each of `blocks`: the options of a data set, and whether the task
+    is classification."""
     from raysuite.data.set_check import target_of
 
     found = []
@@ -499,7 +505,8 @@ def _span(counts: Any) -> str:
 
 
 def _sizes(sizes: Mapping[tuple[int, int], int]) -> str:
-    """Format sizes: `32 x 32` if all are equal, else the range of sides and the commonest size."""
+    """Format sizes: `32 x 32` if all are equal, else the ranges of both sides and the commonest
+    size."""
     if len(sizes) < 2:
         return "".join(f"{width} x {height}" for width, height in sizes)
     widths, heights = ([size[i] for size in sizes] for i in (0, 1))
@@ -538,7 +545,8 @@ def convert(
         typer.Option(
             min=1,
             max=99_999,
-            help="Number of training shards; validation in proportion; default: 150 MB per shard.",
+            help="Number of training shards; validation shards have about the same size. Default: "
+            "150 MB of images per shard.",
         ),
     ] = None,
     shorter_side: Annotated[
@@ -546,7 +554,8 @@ def convert(
         typer.Option(
             min=1,
             metavar="PX",
-            help="Shrink larger images to this shorter side; others stay as they are.",
+            help="Largest shorter side of the images in the shards: larger images are shrunk, "
+            "others stay as they are.",
         ),
     ] = None,
     bad: Annotated[

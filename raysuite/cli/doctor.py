@@ -1,4 +1,4 @@
-"""`raysuite doctor`: try every part, or check a site, and show how to repair what does not work."""
+"""`raysuite doctor`: test every part, or check a site, and show how to repair what is broken."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def doctor(
 ) -> None:
     """Test every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair the broken ones.
 
-    Exits with 1 if a part is broken, or if a required part is missing or too slow to be tested;
-    with --site, if a cluster cannot start there.
+    Exits with 1 if a part is broken, or if a required part is missing or its test exceeds its time
+    limit; with --site, if a cluster cannot start there.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def _try_parts(as_json: bool) -> list[str]:
     title = f"raysuite {raysuite.__version__}"
     stdout().print(table(("part", "version", "state", "note", "fix"), rows, title=title))
     off = [f.name for f in findings if f.state is State.MISSING and not f.bad]
-    well = f"Everything required works; optional and missing: {', '.join(off)}."
+    well = f"All required parts work; missing optional parts: {', '.join(off)}."
     _print_end(bad, well if off else "Everything works.")
     return bad
 

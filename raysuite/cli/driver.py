@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     from raysuite.train.stop_together import Stop
 
 _SYNC_S = 20.0
-"""A stopped suite is written to MLflow only if more seconds than this are left to its deadline."""
+"""A stopped suite is written to MLflow only if more than this number of seconds is left until the
+deadline of the stop request."""
 
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
@@ -104,7 +105,8 @@ def write_report(results: Results, request: Request) -> None:
 
 
 def write_loggers(results: Results, track: Sequence[str], silent: bool) -> None:
-    """Write the records for loggers other than MLflow. A failure does not change the exit code."""
+    """Write the records to the loggers in `track` other than MLflow. A failure does not change the
+    exit code."""
     from raysuite.track.loggers import LOGGERS, write_logger
 
     for name in (each for each in track if each in LOGGERS):
@@ -144,7 +146,7 @@ def search_batches(
 
 
 _AFTER_RUNS_S = 15.0
-"""Seconds that a budget reserves for Ray's shutdown, the report and MLflow."""
+"""Seconds of a time budget that are reserved for Ray's shutdown, the report and MLflow."""
 
 
 AnyRequest = TypeVar("AnyRequest", bound=Request)
@@ -169,7 +171,8 @@ class Work(ABC, Generic[AnyRequest]):
 
     @abstractmethod
     def plan(self) -> None:
-        """Make the plans, or read the plans to resume; mistakes are reported before Ray starts."""
+        """Make the plans, or read those of the suite to resume; mistakes are reported before Ray
+        starts."""
 
     def reset_failures(self) -> None:
         """Reset the runs that failed, so that they are repeated."""
@@ -208,12 +211,12 @@ class Work(ABC, Generic[AnyRequest]):
         """Execute the runs that have not ended; return the stop request, if any."""
 
     def publish(self, tracking: Tracking) -> None:
-        """At the end, write data to MLflow that the records do not contain, such as a model."""
+        """After the runs, write what the records do not contain, such as a model, to MLflow."""
 
     @property
     @abstractmethod
     def track(self) -> Sequence[str]:
-        """Names of the loggers for the records, from the spec."""
+        """Names of the loggers to which the records are written: the spec's `track`."""
 
     @abstractmethod
     def has_failed(self) -> bool:
@@ -428,7 +431,8 @@ class SweepWork(Work[SweepRequest]):
 
 
 def first_line(results: Results) -> str:
-    """The first line of `--json`: the results folder, and the versions of raysuite and Records."""
+    """The first line of `--json`: the results folder, raysuite's version and the version of the
+    schema of Records."""
     known = {"version": __version__, "record_schema": SCHEMA}
     return json.dumps({"kind": "results", "folder": str(results.folder), **known})
 

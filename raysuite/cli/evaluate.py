@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Rows = Iterable[Sequence[object]]
 
 _MOST_CLASSES = 40
-"""Largest number of rows in the table; if there are more classes, it shows the lowest recalls."""
+"""Largest number of rows in the table. If there are more classes, the classes with the lowest
+recall are shown."""
 _MOST_CONFUSED = 5
 
 
@@ -34,7 +35,8 @@ def evaluate(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE]...", help="Evaluate on other data, such as data.path=FOLDER."
+            metavar="[KEY=VALUE]...",
+            help="Override `data` keys to evaluate on other data, such as data.path=FOLDER.",
         ),
     ] = None,
     run: Annotated[
@@ -54,9 +56,10 @@ def evaluate(
     """Evaluate a run's network on a data set: the metrics of its task, and the classes that a
     classifier confuses.
 
-    The samples are those of the run, or of other data with the same classes or shapes. Predictions
-    are made in fp32, in this process, on a GPU if there is one. `--out` is possible for
-    classifiers, and for other tasks with at most 16 numbers per output and per target.
+    The data set is that of the run, or other data with the same classes or shapes, given by
+    KEY=VALUE. Predictions are made in fp32, in this process, on a GPU if there is one. `--out` is
+    possible for classifiers, and for other tasks if the output and the target of a sample have at
+    most 16 numbers each.
 
     \b
     Examples:
@@ -105,7 +108,8 @@ def evaluate(
 
 
 def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
-    """The plan with other `data` keys. Raises UserError if the data does not fit the network."""
+    """The plan with the `data` keys of `overrides`. Raises UserError if the data does not fit the
+    network."""
     from raysuite.plan import make_plans
     from raysuite.spec.document import Document, override
 
@@ -114,7 +118,8 @@ def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
     wrong = [each for each in overrides if not each.startswith("data.")]
     if wrong:
         raise UserError(
-            f"{', '.join(wrong)}: only keys of data can be set here, such as data.path=FOLDER"
+            f"{', '.join(wrong)}: only keys that begin with `data.` can be set, such as "
+            "data.path=FOLDER"
         )
     document = Document(plan.spec.model_dump(mode="json"), "the run's spec")
     override(document, overrides)
@@ -129,8 +134,9 @@ def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
     if (facts.classes, facts.channels) != (plan.dataset.classes, plan.dataset.channels):
         raise UserError(
             f"the network is for {plan.dataset.classes} classes of images with "
-            f"{plan.dataset.channels} channel(s), the data has {facts.classes} and "
-            f"{facts.channels}; give data of the same classes, and set data.channels if needed"
+            f"{plan.dataset.channels} channel(s), the data has {facts.classes} classes "
+            f"and {facts.channels} channel(s); give data of the same classes, and set "
+            "data.channels if needed"
         )
     of_run = plan.dataset.class_names
     remedy = "give data of the classes that the network was trained on"
@@ -163,7 +169,8 @@ def _rows_of_classes(found: Evaluation) -> Rows:
 
 
 def _write(out: Path, places: Sequence[tuple[int, str]], names: Sequence[str], rows: Rows) -> None:
-    """Write a CSV file with a line for each sample: number, place in the data set, prediction."""
+    """Write a CSV file with a line for each sample: its number, its place in the data set (such as
+    a file), target and prediction."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(("sample", "place", *names))

@@ -27,7 +27,11 @@ VariantOption = Annotated[
     ),
 ]
 Extras = Annotated[
-    str | None, typer.Option(help=f"Any of {','.join(EXTRAS)}, or `none`; default: all.")
+    str | None,
+    typer.Option(
+        help=f"Optional parts to install, separated by commas: any of {','.join(EXTRAS)}; or "
+        "`none`; default: all."
+    ),
 ]
 
 
@@ -63,8 +67,8 @@ def build(
         bool,
         typer.Option(
             "--dockerfile",
-            help="Instead of an image, write a Dockerfile, made from the images' definition files, "
-            "and the files that the Dockerfile copies.",
+            help="Instead of an image, write a folder with a Dockerfile, which is made from the "
+            "images' definition files, and with the files that the Dockerfile copies.",
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -157,13 +161,16 @@ def verify(
         typer.Option(metavar="KEY.pem", help="Public key with which the signature is verified."),
     ] = None,
     signature: Annotated[
-        bool, typer.Option("--signature", help="Require a signature by a key in the keyring.")
+        bool,
+        typer.Option(
+            "--signature", help="Require a signature by a key in this machine's PGP keyring."
+        ),
     ] = False,
     test: Annotated[bool, typer.Option(help="Also run the image's own test.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Check that an image has the definition of this checkout, that it works and, with --key or
-    --signature, that its signature is valid.
+    """Check that an image's recipe digest equals that of this checkout, that the image works and,
+    with --key or --signature, that its signature is valid.
 
     Exits with 1 if a check fails.
 

@@ -175,7 +175,7 @@ def cancel(
         typer.Option("--timeout", metavar="SECONDS", help="How long to wait for the job to end."),
     ] = 90.0,
 ) -> None:
-    """Request a job to end, and wait until it has ended.
+    """Ask a job to end, and wait until it has ended.
 
     Finished runs are kept: `raysuite run --resume` continues with the others.
 
@@ -186,7 +186,7 @@ def cancel(
     with job_server(cluster, via) as server:
         job = server.cancel(name, patience_s)
     if not job.ended_already:
-        raise RunError(f"job {name} has not ended within {patience_s:g} s of the request to end")
+        raise RunError(f"job {name} has not ended {patience_s:g} s after the request to end it")
     print_text(ending(job))
 
 

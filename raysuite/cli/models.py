@@ -33,7 +33,9 @@ def models(
     classes: Annotated[int, typer.Option(min=1, help="Number of classes.")] = 1000,
     stem: Annotated[
         str | None,
-        typer.Option(help="small or large, for models that have both; default: chosen by --size."),
+        typer.Option(
+            help="Stem of models that have two: small or large; default: chosen by --size."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -39,24 +39,29 @@ def plan(
         ),
     ] = False,
     schedule: Annotated[
-        bool, typer.Option("--schedule", help="Draw each pipeline's schedule and print its bubble.")
+        bool,
+        typer.Option(
+            "--schedule",
+            help="Draw each pipeline's schedule, and print the share of time in its bubble.",
+        ),
     ] = False,
     schema: Annotated[  # noqa: ARG001  its callback prints
         Literal["spec", "records"] | None,
         typer.Option(
             callback=_print_schema,
             is_eager=True,
-            help="Print the JSON Schema of a spec, with which editors complete and check specs, or "
-            "that of a journal line; no SPEC is given then.",
+            help="Print a JSON Schema instead of a plan, without SPEC: that of specs (spec), with "
+            "which editors complete and check them, or that of journal lines (records).",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print every run of a spec with its resolved numbers. Nothing is started.
+    """Print every run of a spec, with its workers, batch sizes, learning rate and numbers of steps.
+    Nothing is started.
 
     Whatever makes `raysuite run` fail at its start on this machine is an error here too: models,
     data and parts that cannot be imported, or more workers than CPUs or GPUs. With --gpus, only the
-    spec is checked.
+    spec is checked and, with --deep, one batch of each network.
 
     \b
     Examples:
@@ -162,12 +167,15 @@ def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
                     line += text.ljust(round(slot.end - slot.begin) * width, "-")
             yield f"  worker {worker}  {line}"
         held = ", ".join(str(in_flight(own)) for own in operations)
-        yield f"  most micro-batches whose activations a worker holds, by worker: {held}"
+        yield (
+            f"  largest number of micro-batches whose activations a worker holds: {held} (by "
+            "worker)"
+        )
         if schedule.asynchronous:
             kept = ", ".join(str(versions_held(own)) for own in operations)
             yield (
-                f"  most versions of the weights that a worker holds, by worker: {kept}; no bubble "
-                "once the pipeline is full"
+                f"  largest number of versions of the weights that a worker holds: {kept} (by "
+                "worker); no bubble once the pipeline is full"
             )
         else:
             yield (
@@ -189,7 +197,8 @@ _OWN = ("#", "run")
 
 
 def _with_groups(plans: Sequence[RunPlan]) -> Iterator[tuple[RunPlan, int, bool]]:
-    """Each run, the number of its group, and whether the group's processes run already."""
+    """Each run, the number of its group, and whether the processes of an earlier run of the group
+    are used again."""
     from raysuite.plan import groups
 
     for number, group in enumerate(groups(plans), 1):
@@ -202,12 +211,12 @@ _OPEN_WITH_THE_BATCH = (*_OPEN, "global_batch", "steps_per_epoch", "total_steps"
 
 
 def _data(each: RunPlan) -> dict[str, Any]:
-    """A plan as plain data; None for numbers that a batch search decides before the run."""
+    """A plan as plain data; None for numbers that are found by a batch search before the run."""
     return {**each.model_dump(mode="json"), **dict.fromkeys(_open(each), None)}
 
 
 def _open(each: RunPlan) -> tuple[str, ...]:
-    """The keys of the numbers that a batch search decides."""
+    """The keys of the numbers that are found by a batch search."""
     if not each.undecided:
         return ()
     return _OPEN if each.batch_is_given else _OPEN_WITH_THE_BATCH
@@ -257,7 +266,8 @@ def _placement(each: RunPlan) -> str:
 
 
 def summary(plans: Sequence[RunPlan]) -> str:
-    """The number of runs and of groups that share workers, and the most CPUs and GPUs of a run."""
+    """The number of runs, the number of groups of runs with the same workers, and the largest
+    numbers of CPUs and GPUs of a run."""
     from raysuite.plan import groups
 
     runs, teams = len(plans), len(groups(plans))

@@ -63,16 +63,16 @@ def calibrate(
     ] = 0.5,
     as_json: AsJson = False,
 ) -> None:
-    """Fit the costs of this machine to measured runs, and state their errors.
+    """Fit a cost model of this machine to measured runs, and state its errors.
 
-    Runs that failed, or that the gate stopped, do not count. Pipelines are not fitted: they are
+    Runs that failed, or that the gate stopped, are left out. Pipelines are not fitted: they are
     simulated with the costs fitted to the other runs, and the simulated times are compared with the
     pipelines' own measurements.
 
-    With --workers, no costs are fitted. Instead, the growth of throughput with the workers is
-    fitted, for each variant that was measured on at least two numbers of workers. RESULTS may then
-    also be CSV files from elsewhere, with the columns workers, nodes, throughput, optionally batch,
-    and columns that distinguish series.
+    With --workers, no costs are fitted. Instead, the throughput as a function of the number of
+    workers is fitted, for each variant that was measured on at least two numbers of workers.
+    RESULTS may then also be CSV files from elsewhere, with the columns workers, throughput, nodes
+    (not needed with --workers-per-node), optionally batch, and columns that distinguish series.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def calibrate(
     if found.pipelines is not None:
         print_text(
             f"{found.pipelines.runs} pipelines took {found.pipelines.factor:.2f} times as long as "
-            f"simulated; error {found.pipelines.errors.median:.1%} (median)"
+            f"simulated; error of the simulated times {found.pipelines.errors.median:.1%} (median)"
         )
     if found.works_with_one_batch:
         print_text(
@@ -124,7 +124,8 @@ def calibrate(
 def _print_scaling(
     sources: Sequence[Path], workers: Sequence[int], per_node: int | None, as_json: bool
 ) -> None:
-    """Print the throughput predicted for `workers`, by series, with the error of each fit."""
+    """Print the predicted throughput of each series on each number in `workers`, with the error of
+    each fit."""
     from raysuite.perf import scaling
     from raysuite.records import Results, results_figures
 
@@ -168,7 +169,10 @@ def _print_scaling(
     for each in forecasts:
         print_text(f"{each.series}: {each.words}")
     if few:
-        print_text(f"measured on too few numbers of workers: {', '.join(sorted(few))}")
+        print_text(
+            "not predicted, because measured on too few numbers of workers: "
+            f"{', '.join(sorted(few))}"
+        )
 
 
 def _figure(value: float) -> str:
@@ -178,13 +182,14 @@ def _figure(value: float) -> str:
 def _print_fit(what: str, model: Model) -> None:
     used, apart = sum(cost > 0 for cost in model.costs.values()), model.left_out
     print_text(
-        f"{what}: {used} costs; error in the fit {model.fit.median:.1%} (median), "
+        f"{what}: {used} costs; error of the fit {model.fit.median:.1%} (median), "
         f"{model.fit.p90:.1%} (90th percentile); "
         + (
-            "not validated: no run shares all of its costs with runs of another batch"
+            "not validated: no run shares all of its costs with runs of another batch size"
             if apart is None
-            else f"for runs whose batch was left out of the fit {apart.median:.1%}, "
-            f"{apart.p90:.1%}, at most {apart.largest:.1%}"
+            else "error for runs whose batch size was left out of the fit "
+            f"{apart.median:.1%} (median), {apart.p90:.1%} (90th percentile), at most "
+            f"{apart.largest:.1%}"
         )
     )
 

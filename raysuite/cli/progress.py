@@ -80,7 +80,7 @@ STYLES: dict[Status, str] = {
     "paused": "dim",
     "waiting": "dim",
 }
-"""Styles by status, in the order in which `totals` lists the runs."""
+"""Status -> style, in the order in which `totals` lists the statuses."""
 
 
 class RunState:
@@ -99,7 +99,7 @@ class RunState:
         self._figures: TrialFigures | None = None
 
     def take(self, record: Record) -> None:
-        """Update the state by one Record."""
+        """Update the state with one Record."""
         self._records.append(record)
         self._figures = None
         match record:
@@ -196,7 +196,7 @@ class LiveView(ABC):
     """
 
     per_second = 4
-    """How often the live part is drawn per second."""
+    """Number of times per second that the live part is drawn."""
 
     def __init__(self, quiet: bool, json: bool, console: Console, clock: Callable[[], float]):
         self._quiet, self._json, self._console, self._clock = quiet, json, console, clock
@@ -211,7 +211,7 @@ class LiveView(ABC):
         self._places: dict[int, int] = {}
         """Number of a run -> its position in `runs`."""
         self.current: RunState | None = None
-        """The run with the latest progress."""
+        """The run that made progress last."""
         self._is_driven = True
 
     @property
@@ -286,7 +286,7 @@ class LiveView(ABC):
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
 
     def without_driver(self) -> None:
-        """Show running runs as stopped, because no process executes them any longer."""
+        """Set the status of running runs to stopped, because no process executes them any more."""
         self._is_driven = False
         for run in self.runs:
             if run.status == "running":
@@ -369,9 +369,9 @@ class Progress(LiveView):
         return Group(*rows)
 
     def time_left(self, now: float) -> str:
-        """An estimate: the time that the current run needs at its present rate, plus the mean time
-        of ended runs for each waiting run (before a run has ended, the expected time of the current
-        run)."""
+        """An estimate: the time that the current run still needs at its present rate, plus, for
+        each waiting run, the mean time of ended runs. If no run has ended yet, the expected whole
+        time of the current run replaces this mean."""
         run, each = self.current, self.pace()
         of_run = None
         if run is not None and run.status == "running" and run.rate:

@@ -65,7 +65,9 @@ def recommend(
     ] = "time",
     node_hours: Annotated[
         float | None,
-        typer.Option(min=0, help="Leave out candidates that may need more node-hours than this."),
+        typer.Option(
+            min=0, help="Leave out candidates whose run may need more node-hours than this."
+        ),
     ] = None,
     out: Annotated[
         Path,
@@ -80,7 +82,8 @@ def recommend(
         typer.Option(
             metavar="FILE",
             callback=file_to_write,
-            help="Also write a spec that measures the tied candidates five times.",
+            help="Also write a spec with five repeats of each tied candidate, to find the best by "
+            "measurement.",
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Number of candidates to print.")] = 15,
@@ -92,8 +95,10 @@ def recommend(
     and write a spec.
 
     Candidates with indistinguishable predictions share a rank; those that share the first rank are
-    called tied. Networks, strategies and loaders that are missing in the calibration are named, and
-    not ranked. For all other keys of a matrix, the first value is used.
+    called tied. Candidates whose network, strategy or loader is missing in the calibration are not
+    ranked; what is missing is listed. Candidates differ in strategy, number of workers, global
+    batch size and number of micro-batches; of every other key in the spec's matrix, the first value
+    is used.
 
     \b
     Examples:
@@ -118,8 +123,8 @@ def recommend(
     counts = numbers("--workers", workers)
     if least_efficiency and 1 not in counts:
         raise UserError(
-            f"--workers: got {workers}; --least-efficiency compares with one worker, as in "
-            f"--workers 1,{workers}"
+            f"--workers: got {workers}; --least-efficiency compares candidates with one worker: "
+            f"give --workers 1,{workers}"
         )
     made: list[tuple[dict[str, Any], RunPlan]] = []
     refused: SpecError | None = None
@@ -138,7 +143,8 @@ def recommend(
     unseen = sorted({each.message for each in predicted if each.message})
     if not ranked:
         raise UserError(
-            f"no candidate's {goal} can be predicted within these limits"
+            f"no candidate has a predicted {goal} and keeps to --least-efficiency, --memory-gib "
+            "and --node-hours; change these limits, or calibrate with runs like those of the spec"
             + "".join(f"\n  {message}" for message in unseen)
         )
     _write(out, document, _keys(ranked[0], made), "recommended")
@@ -166,12 +172,12 @@ def _batch(document: Document) -> int:
     training = document.data.get("training") or {}
     given = training.get("global_batch")
     if not isinstance(given, int):
-        raise UserError("the spec has no training.global_batch; give --batches N,N")
+        raise UserError("the spec has no number in training.global_batch; give --batches N,N")
     return given
 
 
 def _plan(document: Document, keys: dict[str, Any], gpus: int) -> RunPlan:
-    """The run of one candidate. Raises SpecError if the candidate is not possible."""
+    """The plan of one candidate. Raises SpecError if the candidate is not possible."""
     from raysuite.plan import make_plans
     from raysuite.spec.document import Document
 
@@ -179,7 +185,7 @@ def _plan(document: Document, keys: dict[str, Any], gpus: int) -> RunPlan:
 
 
 def _spec(document: Document, keys: dict[str, Any]) -> dict[str, Any]:
-    """The spec of one candidate: other keys of the matrix have their first values."""
+    """The spec of one candidate: `keys`, and the first value of each other key of the matrix."""
     from raysuite.spec.document import set_dotted, swept_keys
 
     data = copy.deepcopy(document.data)

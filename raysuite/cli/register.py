@@ -44,9 +44,10 @@ def register(
 ) -> None:
     """Register a trained network as a model in MLflow, with its signature and its spec.
 
-    The model's input is pixels (uint8, 0 to 255), its output logits. It is a graph without code:
-    `mlflow.pytorch.load_model` and `mlflow models predict` need neither raysuite nor your module.
-    The same network is registered once, however often this is called.
+    The model of an image classifier has pixels (uint8, 0 to 255) as input and logits as output. A
+    model is an exported graph, so `mlflow.pytorch.load_model` and `mlflow models predict` need
+    neither raysuite nor your module. Weights of a run that are already registered are not added
+    again.
 
     \b
     Examples:

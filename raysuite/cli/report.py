@@ -37,9 +37,9 @@ def report(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The row with which all others are compared, or a part of its name. workers=4: in "
-            "each series, the row whose number of workers is nearest to 4. Default: for each row, "
-            "the same variant with the fewest workers.",
+            help="Name, or part of the name, of the row with which all others are compared. "
+            "workers=4: in each series, the row whose number of workers is nearest to 4. Default: "
+            "for each row, the same variant with the fewest workers.",
         ),
     ] = None,
     against: Annotated[
@@ -68,15 +68,16 @@ def report(
         bool,
         typer.Option(
             "--explain",
-            help="Print the term that takes most of each row's time, the throughput without this "
-            "term, and what to try; write nothing.",
+            help="For each row, print the term with the largest share of the time, the throughput "
+            "without this term, and what to try; write nothing.",
         ),
     ] = False,
     calibration: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="For --explain: file written by `raysuite calibrate`, which separates more terms.",
+            help="For --explain: file written by `raysuite calibrate`, from which communication "
+            "and a step's overhead are computed; default: computed from other rows.",
         ),
     ] = None,
     history: Annotated[
@@ -91,13 +92,13 @@ def report(
 ) -> None:
     """Write report.html, tables and plots of a results folder, and print the table.
 
-    It can be called at any time: runs that failed, or have not been started, are marked.
+    The command can be called at any time: runs that failed, or have not been started, are marked.
 
-    If the runs have `measure.profile: torch`, --explain has separate terms for communication and
-    stragglers. Without a profile, the terms are waits for the loader and, with a calibration,
-    communication and a step's overhead.
+    If the runs have `measure.profile: torch`, --explain has measured terms for communication and
+    stragglers. Without a profile, communication is computed from the calibration or from other
+    rows, and there is no term for stragglers.
 
-    --history compares runs only on the same hardware. A change is reported if the confidence
+    --history compares only runs on the same hardware. A change is reported if the confidence
     interval of the throughput ratio, after to before, excludes 1. The confidence level is corrected
     (Bonferroni) for the number of places at which a change is tested: in a series, each place
     between two consecutive results folders.
@@ -176,7 +177,7 @@ def _show_comparison(comparison: Comparison) -> None:
             print_sheet(sheet, without=("Notes", "Interval of"))
     reasons = Counter(f"{each.side}: {each.reason}" for each in comparison.unmatched)
     if reasons:
-        console.print("\nWithout a counterpart (each by name in tables/against-unmatched.md)")
+        console.print("\nWithout a counterpart (all are listed in tables/against-unmatched.md)")
     for reason, number in reasons.most_common():
         console.print(f"- {number} of {reason}")
 
@@ -228,7 +229,10 @@ def _explained_sheet(rows: list[Explained]) -> Sheet:
             "By": row.evidence,
         }
         lines.append(line)
-    note = "Without it: the throughput if this term took no time and the others were unchanged."
+    note = (
+        "Without it: the throughput if the term with the most time took no time and the others "
+        "were unchanged."
+    )
     numbers = (rate, "Without it")
     sheet = sheet_from("explained", "What takes the time", lines, numbers, (note,))
     return replace(sheet, main=frozenset(("Row", "Most time in", "Try first")))

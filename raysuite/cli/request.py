@@ -39,7 +39,7 @@ class Request:
     as_json: bool
     timings: bool = False
     document: Document | None = None
-    """The spec that `raysuite scale` makes of its options; None if the spec is a file."""
+    """The spec that `raysuite scale` makes from its options; None if the spec is a file."""
 
     @property
     def silent(self) -> bool:
@@ -57,7 +57,7 @@ class Request:
             raise UserError("--resume and --resume-from were both given; give one of them")
         if self.resume_from is not None and self.spec is not None:
             raise UserError(
-                "--resume-from resumes the runs of that folder; leave SPEC and KEY=VALUE out"
+                "--resume-from resumes the runs as they were planned; leave SPEC and KEY=VALUE out"
             )
         if self.resume_from is None and self.spec is None and self.document is None:
             raise UserError(
@@ -70,13 +70,14 @@ class Request:
         folder = (self.resume_from or self.root).absolute()
         if _UPLOADS in folder.parts:
             raise UserError(
-                f"results would go to {folder}, an upload that only one node has and that Ray "
-                "removes; submit without --working-dir (a job starts where `raysuite cluster up` "
-                "was called), or give --results FOLDER that all nodes share"
+                f"results would go to {folder}, a copy of --working-dir that only one node has and "
+                "that Ray removes; submit without --working-dir (the job then starts in the folder "
+                "in which `raysuite cluster up` was called), or give --results FOLDER, a folder "
+                "that all nodes share"
             )
 
     def _check_changes(self) -> None:
-        """Raise UserError for KEY=VALUE arguments that are not allowed on resuming."""
+        """Raise UserError for KEY=VALUE arguments that are not allowed when resuming."""
         raise UserError("--resume resumes the runs as they were planned; leave KEY=VALUE out")
 
     def command(self) -> str:

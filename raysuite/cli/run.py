@@ -1,4 +1,4 @@
-"""`raysuite run` executes all runs of a spec; `raysuite sweep` searches the spec's space."""
+"""`raysuite run` executes all runs of a spec; `raysuite sweep` searches a spec's search space."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def run(
 ) -> None:
     """Execute every run of a spec and report the measurements.
 
-    SIGTERM, SIGHUP, SIGUSR1 and the end of the cluster's time stop the command with a checkpoint:
-    the exit code is then 75, and --resume-from resumes the runs.
+    On SIGTERM, SIGHUP or SIGUSR1, and shortly before the cluster's time limit, the current run
+    writes a checkpoint, and the command stops with exit code 75; --resume-from resumes the runs.
 
     \b
     Examples:
@@ -83,9 +83,9 @@ def sweep(
     """Search the space of a spec's `search` section, and report the best trials.
 
     Each trial is a whole run, on its own workers; trials run concurrently if the cluster has free
-    resources. Finished trials are kept: --resume continues with the others. SIGTERM, SIGHUP,
-    SIGUSR1 and the end of the cluster's time stop all trials with a checkpoint; the exit code is
-    then 75. It is 1 if no trial gave a result.
+    resources. Finished trials are kept: --resume continues with the others. On SIGTERM, SIGHUP or
+    SIGUSR1, and shortly before the cluster's time limit, all trials write a checkpoint and stop;
+    the exit code is then 75. The exit code is 1 if no trial gave a result.
 
     \b
     Examples:

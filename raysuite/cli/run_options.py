@@ -108,7 +108,11 @@ Overrides = Annotated[
 ]
 Scale = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Use a version in the spec's `scales`, such as laptop."),
+    typer.Option(
+        metavar="NAME",
+        help="Use the form of the experiment that has this name in the spec's `scales`, such as "
+        "laptop.",
+    ),
 ]
 
 
@@ -119,8 +123,8 @@ def head_to_join(ctx: typer.Context, address: str | None) -> str | None:
         verb = ctx.command_path.partition(" ")[2]
         raise UserError(
             f"address {address!r} (--address or RAY_ADDRESS) is only for submitting jobs; submit "
-            f"this command: `ray job submit -- raysuite {verb} ...`, or give --address HOST:PORT "
-            "of the cluster's head"
+            f"the command as a job, by `ray job submit -- raysuite {verb} ...`, or give "
+            "--address HOST:PORT of the cluster's head"
         )
     return address
 
@@ -172,7 +176,8 @@ BestRun = Annotated[
     bool,
     typer.Option(
         "--best",
-        help="Use the best run: by a sweep's first goal, otherwise by the final primary metric.",
+        help="Use the best run: in a sweep by its first goal, otherwise by the final value of the "
+        "primary metric.",
     ),
 ]
 StopWithin = Annotated[
@@ -218,8 +223,8 @@ Budget = Annotated[
         "--budget",
         metavar="TIME",
         parser=lambda text: budget_seconds(text),
-        help="Repeat runs, at most 30 times, until this time (such as 90s, 5m or 1h) is over or "
-        "the confidence intervals are within 5 %.",
+        help="Execute each variant up to 30 times, until this time (such as 90s, 5m or 1h) is "
+        "over, or the 95 % confidence interval of its throughput is at most ±5 % of the mean.",
     ),
 ]
 

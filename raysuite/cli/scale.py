@@ -26,7 +26,10 @@ def scale(
         typer.Option(metavar="N,...", help="Numbers of workers; the smallest is the baseline."),
     ] = "1,2",
     repeats: Annotated[
-        int, typer.Option(min=1, help="Repeats per number of workers, in interleaved rounds.")
+        int,
+        typer.Option(
+            min=1, help="Number of rounds; each round runs the script once per number of workers."
+        ),
     ] = 3,
     name: Annotated[
         str | None, typer.Option(help="Name of the experiment; default: the script's name.")
@@ -48,14 +51,15 @@ def scale(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Compare the ranks' parameters after each of the first steps."
+            "--check", help="Compare the ranks' parameters after each of the first 10 steps."
         ),
     ] = False,
     profile: Annotated[
         bool,
         typer.Option(
             "--profile",
-            help="Profile 20 steps after the warm-up; gives shares of the time, and a trace.",
+            help="Profile 20 steps after the warm-up: shares of computation, communication and "
+            "loading in their time, and a trace.",
         ),
     ] = False,
     cpus_per_worker: Annotated[int, typer.Option(min=1, help="CPUs and threads per worker.")] = 1,
@@ -66,7 +70,7 @@ def scale(
             "--stall",
             min=1,
             metavar="SECONDS",
-            help="End a run if it makes no step in this time.",
+            help="End a run if no rank makes a step within this time.",
         ),
     ] = 1800.0,
     placement: Annotated[
@@ -86,10 +90,10 @@ def scale(
 ) -> None:
     """Measure how a training script scales: throughput, speed-up and efficiency, with intervals.
 
-    The script is started unchanged, by torch's launcher or, with --address and in `ray job submit`,
-    by the workers of a Ray cluster. A step is a step of the script's torch optimiser.
-    `{256 // workers}` in an argument is computed for each number of workers. The spec.yaml in the
-    results folder is an equivalent spec for `raysuite run`.
+    The script is started unchanged, by torch's launcher or, with --address or in `ray job submit`,
+    by the workers of a Ray cluster. A step is a step of the script's torch optimiser. A placeholder
+    in an argument, such as `{256 // workers}`, is replaced by its value for each number of workers.
+    The file spec.yaml in the results folder is an equivalent spec for `raysuite run`.
 
     \b
     Examples:
@@ -105,7 +109,7 @@ def scale(
     document = None
     if command:
         if resume_from is not None:
-            raise UserError("--resume-from resumes the runs of that folder; leave SCRIPT out")
+            raise UserError("--resume-from already determines the script; leave SCRIPT out")
         document = _document(
             {
                 "name": name or _name(command),
@@ -150,7 +154,7 @@ def scale(
 
 
 CHECKED_STEPS = 10
-"""`--check` compares the ranks' parameters after each of this number of steps from the start."""
+"""Number of steps at the start of a run, after each of which `--check` compares parameters."""
 
 
 def _name(command: list[str]) -> str:

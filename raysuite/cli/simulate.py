@@ -36,8 +36,8 @@ def simulate(
         typer.Option(
             metavar="NAME|FILE",
             help="Network of the workers: ethernet-40g, hdr-fat-tree, juwels-booster, or a file "
-            "like those in raysuite/perf/shipped_networks. Default: what the "
-            "calibration measured on one node.",
+            "like those in raysuite/perf/shipped_networks. Default: the links inside a node, as "
+            "measured for the calibration.",
         ),
     ] = None,
     calibration: Annotated[
@@ -48,7 +48,8 @@ def simulate(
         typer.Option(
             "--per-second",
             min=1e-9,
-            help="Instead of --calibration: images, samples or tokens/s of one worker on its own.",
+            help="Throughput of a single worker, in images, samples or tokens/s; replaces "
+            "--calibration.",
         ),
     ] = None,
     storage: Annotated[
@@ -56,7 +57,7 @@ def simulate(
         typer.Option(
             "--storage-per-second",
             min=1e-9,
-            help="Images, samples or tokens/s that storage delivers to all workers together.",
+            help="Throughput of storage for all workers together, in images, samples or tokens/s.",
         ),
     ] = None,
     jitter: Annotated[
@@ -69,8 +70,8 @@ def simulate(
         float | None,
         typer.Option(
             min=1e-9,
-            help="Also estimate the time of a whole run with failures, from a node's mean time "
-            "between failures, in hours.",
+            help="Mean time between failures of a node, in hours; with it, the time of a whole run "
+            "with failures is also estimated.",
         ),
     ] = None,
     checkpoint_s: Annotated[
@@ -91,13 +92,14 @@ def simulate(
     scale: Scale = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate one optimiser step of each run from the schedule that would run. Nothing is started.
+    """Simulate one optimiser step of each run, task by task. Nothing is started.
 
-    A step's tasks are the passes of a network's layers or stages, the reduction of gradients in the
-    strategy's buckets, and transfers between stages. The speed of a worker comes from a calibration
-    or from --per-second; the workers' network comes from a calibration or a file. Simulations are
-    not measurements, and have no interval. With --per-second and no --network, data parallelism
-    is not simulated: only the range of published scaling efficiencies is shown.
+    The simulated tasks are the forward and backward passes of layers or pipeline stages, the
+    reductions of the strategy's gradient buckets, and the transfers between stages. The speed of a
+    worker comes from a calibration or from --per-second; the workers' network comes from a
+    calibration or from --network. Simulations are not measurements, and have no confidence
+    interval. With --per-second and no --network, data parallelism is not simulated: only the range
+    of published scaling efficiencies is shown.
 
     \b
     Examples:
@@ -123,7 +125,7 @@ def simulate(
 
     if (calibration is None) == (rate is None):
         raise UserError(
-            "the speed of a worker is not known: give one of --calibration FILE and --per-second N"
+            "give the speed of a worker: either --calibration FILE or --per-second N, not both"
         )
     more = trace or gantt or mtbf_hours or storage or jitter or straggler > 1
     found = None if calibration is None else Calibration.read(calibration)
@@ -138,8 +140,8 @@ def simulate(
         if not each.task.units_are_known(each.dataset.sequence):
             raise UserError(
                 f"{each.title}: the number of tokens in a sample of {each.spec.data.name} is not "
-                "known, so tokens/s cannot be simulated; give data with `sequence`, such as text "
-                "or tokens"
+                "known, so tokens/s cannot be simulated; use a data set that has the key "
+                "`sequence`, such as text or tokens"
             )
         line: dict[str, Any] = {"run": each.title, "workers": each.workers, "unit": each.task.unit}
         lines.append(line)
@@ -188,8 +190,9 @@ def simulate(
 
 
 RANGE = (
-    "without a network no step is simulated: the range is that of published systems at this "
-    "rate; --network NAME, such as hdr-fat-tree, simulates a step"
+    "without a network, no step is simulated: the range is the ideal throughput times the scaling "
+    "efficiencies of published systems; to simulate a step, give --network NAME, such as "
+    "hdr-fat-tree"
 )
 
 
@@ -239,8 +242,8 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """The first repeat of each variant, planned without a limit on the number of GPUs or, for a
-    calibration on CPUs, without GPUs."""
+    """A plan of the first repeat of each variant. The number of GPUs is not limited; with a
+    calibration from a machine without GPUs, the plans are for CPUs."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
     from raysuite.spec.document import of_network

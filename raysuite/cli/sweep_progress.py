@@ -50,11 +50,11 @@ _FIXED = len("Trial   Epoch   stopped early   ")
 """Widths in characters: the least width of a key's column, the least width of a goal's column, and
 the total width of all other columns."""
 _AROUND = 8
-"""Lines of the screen that the table leaves free, for its heading and for the lines below it."""
+"""Number of screen lines that the table's rows leave free for its heading and the lines below."""
 
 
 class SweepProgress(LiveView):
-    """The trials of a sweep: the live part has a table, the best trial so far, and the totals."""
+    """Displays the trials of a sweep: a live table, the best trial so far, and the totals."""
 
     per_second = 2
 
@@ -77,7 +77,7 @@ class SweepProgress(LiveView):
         return self._total
 
     def best(self) -> TrialFigures | None:
-        """The best ended trial by the first goal."""
+        """The ended trial that is best in the first goal; None if no trial has a value of it."""
         return best((run.figures for run in self.runs if run.has_ended), self._goals[0])
 
     def front(self) -> list[TrialFigures]:
@@ -92,7 +92,8 @@ class SweepProgress(LiveView):
             self._best = self.best()
 
     def time_left(self, now: float) -> str:
-        """An estimate from the mean time between the ends of trials since this display began."""
+        """Text on the time until the last trial ends, estimated from the mean time between the ends
+        of trials since this display began; empty if none has ended since then."""
         pace, to_come = self.pace(), self.total - self.ended
         return "" if pace is None or not to_come else f"about {about(pace * to_come)} left"
 
@@ -126,7 +127,7 @@ class SweepProgress(LiveView):
         return f"{state}: {', '.join(parts)}"
 
     def _reached(self, trial: TrialFigures) -> str:
-        """A trial's goals: `validation accuracy 95.3 %, throughput 812 images/s`."""
+        """A trial's value of each goal: `validation accuracy 95.3 %, throughput 812 images/s`."""
         task = trial.figures.task
         return ", ".join(
             f"{told(goal, task).words} {goal_text(goal, value, task)}"
@@ -167,8 +168,8 @@ class SweepProgress(LiveView):
     def trials_table(self, rows: int, width: int) -> Table:
         """A table of at most `rows` trials: the best, the running and the latest trials.
 
-        Each key has a column if all keys fit into `width` characters; otherwise they share one
-        column.
+        Each key has a column if all columns fit into `width` characters; otherwise all keys share
+        one column.
         """
         winners = {trial.number for trial in [*self.front(), *filter(None, [self.best()])]}
         by_weight = sorted(
@@ -213,7 +214,7 @@ def _cell(trial: TrialFigures, key: str) -> str:
 
 
 def _in_one_line(text: str) -> Text:
-    """A text that ends with an ellipsis if it does not fit into its column."""
+    """`text` in one line; if it does not fit into its column, it ends with an ellipsis."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
@@ -225,7 +226,7 @@ _INDEPENDENT = ("random", "grid")
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A trial that a sweep would run: its plan, or the reason why its values allow no plan."""
+    """A drawn trial of a sweep: its plan, or the reason why its values are infeasible."""
 
     values: Values
     plan: RunPlan | None
@@ -235,11 +236,11 @@ class PlannedTrial:
 def planned_trials(
     document: Document, search: SearchOptions, gpus: int | None = None
 ) -> list[PlannedTrial]:
-    """The trials and the infeasible values that a sweep by `random` or `grid` draws, in this order;
-    empty for other search algorithms. `gpus` is the number of GPUs of the cluster; None: the number
-    of GPUs of this machine.
+    """The trials that a sweep by `random` or `grid` draws, in the order of the draws, with the
+    infeasible ones; empty for other search algorithms. `gpus` is the number of GPUs of the cluster;
+    None: the number of GPUs of this machine.
 
-    Raises SpecError if all trials are invalid.
+    Raises SpecError if all drawn trials are infeasible.
     """
     found: list[PlannedTrial] = []
     first: SpecError | None = None
@@ -264,7 +265,8 @@ def planned_trials(
 
 
 def print_expected(document: Document, as_json: bool, gpus: int | None = None) -> None:
-    """Print a sweep's trials or their maximum number. `gpus`: see `planned_trials`."""
+    """Print the trials of a sweep or, if they are chosen during the sweep, their maximum number.
+    `gpus`: see `planned_trials`."""
     search = read_search(document)
     check_space(document, search)
     trials = planned_trials(document, search, gpus)

@@ -90,7 +90,8 @@ def _serve() -> int:
 
 
 def _open(link: str, folder: Path) -> None:
-    """Print the link, and open it from a file: all users can read a browser's command line."""
+    """Print the link, and open it through a private file: the link contains the password, and all
+    users can read a browser's command line."""
     print_text(f"\n{link}\n")
     page = folder / "link.html"
     private.create(page, f'<meta http-equiv="refresh" content="0;url={link}">')

@@ -41,8 +41,8 @@ def verify(
         str | None,
         typer.Option(
             metavar="NAME|YAML",
-            help="The data set for which --model is built: it gives the image shape and the number "
-            "of classes. Default: digits.",
+            help="The data set whose image shape and number of classes are used to build --model. "
+            "Default: digits.",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Number of processes on this machine.")] = 2,
@@ -59,10 +59,10 @@ def verify(
     """Check strategies with the gate: the weights of all ranks must be equal, and equal to those of
     one process.
 
-    Every run is checked anyway before its throughput is reported; this command checks without a run
-    and without the cache. With --model, your own network is trained too, by all processes and by
-    one process, in fp32 and in --precision; the first parameter that differs is named. Exits with 1
-    if a strategy fails.
+    Every run is checked anyway before its throughput is reported; this command makes the check
+    without a run, and does not use cached results. With --model, your own network is also trained,
+    by the strategy on all processes and by one process, in fp32 and in --precision; the result
+    names the first parameter that differs. The exit code is 1 if a strategy fails.
 
     \b
     Examples:
@@ -190,7 +190,7 @@ def _table(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> Table:
 def _summary(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> str:
     wrong = [name for name, each in zip(names, verdicts, strict=True) if not each.passed]
     if wrong:
-        return f"The throughput of these would not be reported: {', '.join(wrong)}."
+        return f"The throughput of these strategies would not be reported: {', '.join(wrong)}."
     return "Errors are relative to the result of one process on the same global batch."
 
 

@@ -18,7 +18,8 @@ class JobState:
     state: str = ""
     """SLURM's state, such as PENDING."""
     reason: str = ""
-    """SLURM's reason for waiting, such as Priority or Resources."""
+    """Why the job is in this state: SLURM's reason, such as Priority or JobLaunchFailure, or a text
+    of raysuite."""
     hosts: tuple[str, ...] = ()
     nodes: int = 0
     """Number of nodes in the allocation; 0 if unknown."""
@@ -55,5 +56,5 @@ def unsure(what: str, note: str, fix: str = "") -> Finding:
 
 
 def wrong(what: str, note: str, fix: str) -> Finding:
-    """A check that failed: a cluster cannot start."""
+    """A check that failed, so that no cluster can start on the site."""
     return Finding(what, State.WRONG, note, fix)

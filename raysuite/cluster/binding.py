@@ -32,10 +32,11 @@ def variables(address: str, folder: Path) -> dict[str, str]:
     """The environment in which a node's processes listen only on `address`, an IPv4 address.
 
     The library is compiled into `folder`, which must belong to the user, unless `folder` already
-    has a library that works on this host. (The login node compiles one, but the login node's libc
-    may be newer than an image's.) If this fails, for example without a C compiler, the reason is
-    logged, and the variables only close Ray's metrics ports. All servers named in this module's
-    docstring then listen on every interface; of these servers, only Ray's require the token.
+    has a library that works on this host. (The login node has compiled a library, but that library
+    may need a newer libc than an image has.) If no library can be used, for example without a C
+    compiler, the reason is logged, and the variables only close Ray's metrics ports. All other
+    servers named in this module's docstring then listen on every interface; of these servers, only
+    those of Ray require the token.
     """
     try:
         return {**CLOSED, **bound(address, folder)}
@@ -45,9 +46,9 @@ def variables(address: str, folder: Path) -> dict[str, str]:
 
 
 def bound(address: str, folder: Path) -> dict[str, str]:
-    """Variables for processes that listen only on `address`; the library is in `folder`.
+    """Variables with which processes listen only on `address`; the library is in `folder`.
 
-    Raises LibraryError if that is not possible.
+    Raises LibraryError if no library can be compiled or loaded.
     """
     if (made := library_in(folder, SOURCE)).exists():
         with contextlib.suppress(LibraryError):

@@ -117,9 +117,9 @@ def start(
 ) -> ClusterFolder:
     """Start `command`, the agent, on each node.
 
-    If a local cluster of that name was killed, its processes and temporary folder are first
-    removed, and its MLflow database is kept. Raises UserError if a cluster of that name is running,
-    or may be running on another host.
+    If a local cluster of that name was killed, its remaining processes are first ended and its
+    temporary folder is removed; its MLflow database is kept. Raises UserError if a cluster of that
+    name is running, or may be running on another host.
     """
     folder = folder_of(cluster.name)
     with _sole_command(folder):
@@ -164,7 +164,7 @@ def _sole_command(folder: ClusterFolder) -> Iterator[None]:
         raise UserError(
             f"the cluster {folder.name!r} is locked: {error}; wait until the `raysuite cluster "
             f"up` or `down` that holds {folder.lock} has ended, or set RAYSUITE_HOME to a folder "
-            "on a file system that has locks"
+            "on a file system that supports locks"
         ) from error
     with lock:
         yield
@@ -173,8 +173,9 @@ def _sole_command(folder: ClusterFolder) -> Iterator[None]:
 def wait(folder: ClusterFolder, tell: Callable[[Status], None] = lambda _: None) -> Status:
     """Wait until all nodes have joined; twice per second, call `tell` with the cluster's state.
 
-    The site's start_timeout_seconds count from the start of the allocation, not from the job's
-    submission. Raises NotStartedError if the nodes are late or the cluster has ended.
+    The time limit, start_timeout_seconds of the site, begins at the start of the allocation, not at
+    the job's submission. Raises NotStartedError if nodes have not joined within the time limit, if
+    a failed node was not restarted in time, or if the cluster has ended.
     """
     cluster = folder.cluster()
     patience = Patience(cluster.site.start_timeout_seconds)
@@ -198,8 +199,8 @@ def wait(folder: ClusterFolder, tell: Callable[[Status], None] = lambda _: None)
 def _record_timings(
     folder: ClusterFolder, status: Status, running_since: float, now: float
 ) -> None:
-    """Record the durations of the start's phases. Some durations are differences between the clocks
-    of two hosts, which may differ slightly."""
+    """Record the durations of the start's phases. Some durations are differences between times on
+    two hosts, whose clocks may differ slightly."""
     seconds = dict(folder.timings())
     submitted = status.cluster.created + seconds.get("submit", 0.0)
     seconds["waiting"] = max(0.0, running_since - submitted)
@@ -212,8 +213,8 @@ def _record_timings(
 
 
 State = Literal["waiting", "starting", "up", "stopping", "ended", "failed", "stale", "unknown"]
-"""`waiting`: the job waits for an allocation; `stale`: the job disappeared without a record, for
-example in a power failure."""
+"""`waiting`: the job waits for an allocation; `stale`: the job disappeared without a record of its
+end, for example in a power failure."""
 
 
 def backend_of(cluster: Cluster) -> LocalBackend | SlurmBackend:
@@ -233,7 +234,8 @@ class Watch:
     slurmctld, and sites block users who call `squeue` in a loop."""
 
     def __init__(self, cluster: Cluster, first_s: float | None = None) -> None:
-        """`first_s`: maximum seconds between the first two queries; later intervals double."""
+        """`first_s`: upper bound of the interval between the first two queries, in seconds. Later
+        intervals double up to the maximum of the backend."""
         self._cluster, self._backend = cluster, backend_of(cluster)
         self._first_s, self._most_s = self._backend.ask_s
         if first_s is not None:
@@ -243,8 +245,8 @@ class Watch:
         self._seen: object = None
 
     def state(self, news: object = None) -> JobState:
-        """The job's state. It is queried at once if `news` differs from its value in the last call.
-        `news` is any value that the caller observes, such as the starts of the head."""
+        """The job's state. The state is queried at once if `news` differs from the `news` of the
+        last query. `news` is any value that the caller observes, such as the starts of the head."""
         now = time.monotonic()
         if now >= self._next or news != self._seen:
             before, self._seen = self._known, news
@@ -270,7 +272,7 @@ class Status:
     state: State
     job: JobState
     nodes: tuple[Node, ...]
-    """The nodes of the cluster's current start; if it does not run, the nodes of its last start."""
+    """The nodes of the cluster's current start; of its last start if the cluster does not run."""
     head: Head | None
     alive: Alive | None
     why: str
@@ -282,7 +284,8 @@ class Status:
 
     @property
     def wanted(self) -> int:
-        """Number of nodes to wait for: all nodes of the allocation, or the minimum if unknown."""
+        """Number of nodes to wait for: all nodes of the allocation or, if their number is unknown,
+        the minimum number of nodes of the cluster."""
         return max(self.cluster.nodes, self.job.nodes)
 
     @property
@@ -408,7 +411,7 @@ def _judge(
         return "ended", ""
     if job.state:
         return "failed", f"SLURM reports {job.state} ({job.reason}){_launched(folder, job)}"
-    return "stale", f"ended without a record; {_what_it_left(folder, cluster)}"
+    return "stale", f"disappeared without a record of its end; {_what_it_left(folder, cluster)}"
 
 
 def _launched(folder: ClusterFolder, job: JobState) -> str:
@@ -416,8 +419,9 @@ def _launched(folder: ClusterFolder, job: JobState) -> str:
     if job.reason != "JobLaunchFailure":
         return ""
     return (
-        f" on {', '.join(job.hosts)}: the first node cannot write {folder.slurm_log}, or the "
-        "log of its slurmd gives another reason; set RAYSUITE_HOME to a folder that all nodes share"
+        f" on {', '.join(job.hosts)}: if the first node cannot write {folder.slurm_log}, set "
+        "RAYSUITE_HOME to a folder that all nodes share; otherwise see the log of slurmd on that "
+        "node"
     )
 
 
@@ -432,9 +436,9 @@ def _what_it_left(folder: ClusterFolder, cluster: Cluster) -> str:
     if cluster.backend == "local":
         return "`raysuite cluster down` removes its leftovers"
     return (
-        "`raysuite cluster down` removes its record; its leftovers on nodes (`temp` of each "
-        f"{folder.path}/nodes/HOST.json) are removed by the next cluster of that name there, or by "
-        "hand"
+        "`raysuite cluster down` records the end and removes the cluster's secrets; the leftovers "
+        f"on a node (the folder `temp` in {folder.path}/nodes/HOST.json) are removed by the next "
+        "cluster of that name on this node, or by hand"
     )
 
 
@@ -443,7 +447,7 @@ def _listed(words: str, names: dict[str, ClusterFolder]) -> str:
 
 
 _SILENT_S = 30.0
-"""Seconds to wait for a busy head. A head that this host cannot reach never answers."""
+"""Seconds to wait for an answer of the head, which may be busy, or unreachable from this host."""
 _ASKED_S = 60.0
 """Seconds for a job's agents to end by themselves, before SLURM signals all their processes."""
 _ENDS_S = 90.0
@@ -496,8 +500,8 @@ def down(
 def _ended_when_asked(folder: ClusterFolder, status: Status) -> bool:
     """Request the end of the agents by a file; return whether the job has ended in time.
 
-    SLURM's signal would also end the process that serves an image's files. Agents and Ray would
-    then die of a bus error before they had removed their files.
+    A signal from SLURM would also end the process that serves the files of a container image.
+    Agents and Ray would then die of a bus error before they had removed their files.
     """
     folder.end.touch(0o600)
     if status.cluster.backend == "local" or status.state == "waiting":

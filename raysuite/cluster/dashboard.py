@@ -1,4 +1,4 @@
-"""Requests to a running Ray over HTTP, with its token, without importing Ray."""
+"""HTTP requests to the dashboard of a running Ray cluster, without importing Ray."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class Dashboard:
         ]
 
     def submit(self, entrypoint: str, job: str) -> None:
-        """Run a shell command on the head, as the job with this id."""
+        """Run the shell command `entrypoint` on the head, as a job with the id `job`."""
         self._ask("/api/jobs/", {"entrypoint": entrypoint, "submission_id": job})
 
     def log(self, job: str) -> bytes:
-        """The whole output of a job, from the file that Ray's job manager writes on its node."""
+        """The whole output of a job, from the log file on the node where the job's driver runs."""
         node = self._ask(f"/api/jobs/{quote(job)}").get("driver_node_id")
         file = quote(f"job-driver-{job}.log")
         return self._read(f"/api/v0/logs/file?node_id={node}&filename={file}&lines=-1")

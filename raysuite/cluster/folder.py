@@ -111,14 +111,16 @@ class ClusterFolder:
             self.forget(kind)
 
     def left_nodes(self) -> dict[Path, Node]:
-        """Nodes of earlier clusters whose agents were killed, by the path of each node's record."""
+        """Nodes of earlier starts whose agents were killed before they removed their temporary
+        folders, by the path of each node's record."""
         paths = (self.path / "nodes").glob(f"*{_LEFT}")
         read = {path: self._read(f"nodes/{path.name}", Node) for path in paths}
         return {path: node for path, node in read.items() if node}
 
     def forget_nodes(self) -> None:
-        """Remove the states of an earlier start's nodes. If an agent could not remove its temporary
-        folder, its node is recorded in `left_nodes` for the next agent on that host."""
+        """Remove the state files of the nodes of an earlier start. If an agent could not remove its
+        temporary folder, the node's file is renamed instead: `left_nodes` finds it for the next
+        agent on that host."""
         for path in (self.path / "nodes").glob("*.json"):
             node = self._read(f"nodes/{path.name}", Node)
             if node and node.temp and node.state in ("starting", "joined"):
@@ -154,7 +156,7 @@ def home() -> Path:
 
 
 def clusters_home() -> Path:
-    """The folder with the folders of all of the user's clusters."""
+    """The folder that contains the folders of all clusters of the user."""
     return home() / "clusters"
 
 

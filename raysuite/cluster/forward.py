@@ -1,4 +1,4 @@
-"""Use a cluster behind a login node: SSH forwards the cluster's ports to loopback.
+"""Use a cluster behind a login node: SSH forwards local ports to the cluster's ports.
 
 The token and the MLflow password are also copied over SSH, into files that only the owner can read.
 The copied files and the forwarded addresses are in a folder with the layout of a cluster's folder;
@@ -40,7 +40,7 @@ _OPTIONS = ("ControlPersist=no", "ServerAliveInterval=15")
 
 
 class Connection:
-    """Commands and forwarded ports over the connection to `login`."""
+    """An SSH connection to `login`, which runs commands and forwards ports."""
 
     def __init__(
         self, login: str, socket: Path, child: subprocess.Popen[bytes], said: IO[bytes]
@@ -200,7 +200,7 @@ def forwarded(login: str, name: str | None = None) -> Iterator[Forwarded]:
 
 
 def _fetched(connection: Connection, name: str | None) -> tuple[str, dict[str, str]]:
-    """The cluster's name, and the content of its files by name."""
+    """The name of the cluster, and the contents of the files FETCHED by file name."""
     # a valid name contains nothing that a shell would interpret
     done = connection.run(f"name={name or ''}\n{_SCRIPT}")
     login = connection.login
@@ -210,7 +210,10 @@ def _fetched(connection: Connection, name: str | None) -> tuple[str, dict[str, s
     _, mark, rest = done.stdout.partition(_MARK)
     line, _, archive = rest.partition(b"\n")
     if not mark:
-        raise UserError(f"`ssh {login}` succeeded but returned no cluster; try `ssh {login} true`")
+        raise UserError(
+            f"`ssh {login}` succeeded but returned no cluster; `ssh {login} hostname` should print "
+            "the name of the login node: check that this login may run commands"
+        )
     return folder_of(line.decode()).name, _unpacked(archive)
 
 

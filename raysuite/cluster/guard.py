@@ -1,12 +1,12 @@
-"""Run a command, and kill all processes that it leaves.
+"""Run a command, then kill all processes that it started and that still run.
 
-`python -m raysuite.cluster.guard FOLDER -- WORDS` is the guard; the command WORDS is its child.
-The guard's standard input is a pipe from the caller. A number in this pipe requests the command's
-end: SIGTERM, and SIGKILL after that many seconds. If the pipe is closed, the caller has ended,
-perhaps by SIGKILL, and the command is killed at once. After the command's end, the guard kills all
-processes that the command started: its descendants, which the guard adopts, and processes with a
-variable that names FOLDER. The command's exit code and the time of its end, by the monotonic clock,
-are written to FOLDER/exit.json.
+`python -m raysuite.cluster.guard FOLDER -- WORDS` starts the guard, which runs the command WORDS as
+its child. The guard's standard input is a pipe from the caller. A number N in this pipe requests
+the end of the command: the guard sends SIGTERM and, if the command still runs after N seconds,
+SIGKILL. If the pipe is closed, the caller has ended, perhaps by SIGKILL, and the command is killed
+at once. After the command's end, the guard kills all processes that the command started: its
+descendants, which the guard adopts, and processes with a variable that names FOLDER. The command's
+exit code and the time of its end, by the monotonic clock, are written to FOLDER/exit.json.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from raysuite.cluster.process import adopt_orphans, end_with_parent, kill_found,
 from raysuite.files import write_whole
 
 FOLDER = "RAYSUITE_SCRIPT_FOLDER"
-"""Environment variable of all processes of a run. By this variable, the guard also finds processes
-that are not its descendants."""
+"""Environment variable of the command and of all processes that it starts; its value is the guard's
+FOLDER. By this variable, the guard also finds processes that are not its descendants."""
 GRACE_S = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 _SIGNALS = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
@@ -42,7 +42,7 @@ class Exit(NamedTuple):
     """How a guarded command ended."""
 
     code: int
-    """Exit status; negative: the signal that ended the command."""
+    """Exit status; -N if signal N ended the command."""
     at: float
     """Time of the end, by the monotonic clock of its host."""
 
@@ -70,7 +70,7 @@ def ask(guard: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
 
 def ended(guard: subprocess.Popen[bytes], folder: Path) -> Exit:
     """Wait for the end of a guarded command and of all processes that it started. If the guard was
-    killed, the returned code is the guard's."""
+    killed, return the exit status of the guard and the present time."""
     code = guard.wait()
     assert guard.stdin is not None
     guard.stdin.close()

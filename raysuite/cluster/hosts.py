@@ -30,7 +30,8 @@ from raysuite.spec.site import HostsSite
 from raysuite.spec.site_values import slurm_seconds
 
 PLACE = "RAYSUITE_PLACE"
-"""Environment variable of an agent: the number of its host, a colon, and the id of this start."""
+"""Environment variable of an agent: the index of its host in the cluster (0 for the head), a colon,
+and the id of the cluster's start."""
 _LISTS = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
 """Environment variables with the path of a scheduler's host list."""
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(:\d+)?(\s.*)?")
@@ -38,7 +39,7 @@ _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(:\d+)?(\s.*)?")
 
 
 def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str]) -> dict[str, int]:
-    """Host -> the index of its first occurrence in the list, in the list's order.
+    """The listed hosts, in order, each with the index of its first entry in the list.
 
     `given` is a file, or names separated by commas. Raises UserError if there is no list, or if an
     entry does not begin with a host's name.
@@ -60,15 +61,15 @@ def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str])
         match = _HOST.fullmatch(line.strip())
         if match is None:
             raise UserError(
-                f"the list of hosts has {line!r}; each line of a file, or each word between commas "
-                "of --hosts, should begin with the name or IPv4 address of one host, as in node3 "
-                "or node3:4; `scontrol show hostnames` expands ranges such as node[1-3]"
+                f"the list of hosts has the invalid entry {line!r}; each line of a file, or each "
+                "entry of --hosts, must begin with the name or IPv4 address of one host, as in "
+                "node3 or node3:4; `scontrol show hostnames` expands ranges such as node[1-3]"
             )
         found.setdefault(match[1], index)
     if not found:
         raise UserError(
             "there is no list of hosts: give --hosts A,B or --hosts FILE, set `hosts` in the site, "
-            f"or call this in an allocation that sets {', '.join(_LISTS)} or LSB_HOSTS"
+            f"or call raysuite in an allocation that sets {', '.join(_LISTS)} or LSB_HOSTS"
         )
     return found
 
@@ -98,7 +99,7 @@ def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[l
 
 
 class HostsBackend(LocalBackend):
-    """A cluster on listed hosts: its job is the process that runs this module."""
+    """Backend for clusters on listed hosts; a cluster's job is a process that runs this module."""
 
     ask_s = (0.5, 2.0)
 
@@ -136,7 +137,8 @@ class Keeper:
         self._warned = True
 
     def run(self) -> int:
-        """Run until the cluster has ended; return the exit status of its last head."""
+        """Run until the cluster has ended; return 0 if its end was requested, else the exit status
+        of the launcher of its last head."""
         most = self._site.head_restarts
         for restart in range(most + 1):
             status = self._start(f"{os.getpid()}-{restart}")
@@ -174,7 +176,7 @@ class Keeper:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the cluster of a folder until the cluster has ended; return its exit status."""
+    """Run the cluster whose folder is the first argument; return what `Keeper.run` returns."""
     os.umask(0o077)
     folder = ClusterFolder(Path(arguments[0]))
     return Keeper(folder, folder.cluster(), arguments[1:]).run()
@@ -185,7 +187,7 @@ _PATIENCE_S = 20.0
 
 
 def check_hosts(site: HostsSite) -> Iterator[Finding]:
-    """Check the launcher, the host list, and the first hosts' access to the clusters' folder."""
+    """Check the launcher, the host list, and whether the first hosts can write to `home()`."""
     program = site.launcher_words[0]
     if shutil.which(program) is None:
         yield wrong(
@@ -220,8 +222,8 @@ def check_hosts(site: HostsSite) -> Iterator[Finding]:
             note = f"no answer within {_PATIENCE_S:.0f} s"
         if note:
             fix = (
-                f"{program} must reach this host; if the host cannot write {home()}, set "
-                "RAYSUITE_HOME to a folder that all hosts share"
+                f"{program} must be able to start commands on {name}; if {name} cannot write to "
+                f"{home()}, set RAYSUITE_HOME to a folder that all hosts share"
             )
             yield wrong(name, note, fix)
         else:

@@ -11,7 +11,8 @@ from raysuite.spec.site import Site
 
 
 def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
-    """The command line for `command` on a node, in the site's image or by the site's `launch` line.
+    """The command line that runs `command` on a node: by the site's `launch` line or in the site's
+    image, or `command` itself if the site has neither.
 
     `folders` must be visible inside the image. The arguments are not quoted for a shell: a caller
     that writes them into a script quotes them. Raises UserError for a path that the engine would
@@ -53,8 +54,8 @@ def _filled(
 
 
 def _binds(site: Site, engine: Engine, folders: Sequence[str]) -> Iterator[str]:
-    """Binds for the site and `folders`. They are written as SRC:DST, because docker makes a new
-    volume for SRC without DST."""
+    """The site's binds, and binds for those of `folders` that the engine does not mount by itself.
+    They are written as SRC:DST, because docker makes a new volume for SRC without DST."""
     for bind in site.binds:
         yield bind if ":" in bind else f"{bind}:{bind}"
     there = [str(Path.home()), "/tmp"] if engine.sees_home else []

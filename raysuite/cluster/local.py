@@ -19,7 +19,8 @@ from raysuite.errors import UserError
 
 
 class LocalBackend:
-    """Starts, watches and ends the agent of a cluster: one process, known by its id and birth."""
+    """Starts, watches and ends the agent of a cluster: one process, known by its id and start
+    time."""
 
     ask_s = (0.5, 0.5)
     """Seconds between two queries of a job's state: the first interval, and the longest."""
@@ -84,7 +85,8 @@ def _is_here(cluster: Cluster) -> bool:
 
 
 def _agent(cluster: Cluster) -> psutil.Process | None:
-    """The agent's process; None if it has ended, even if its id was reused."""
+    """The agent's process; None if it is on another host or has ended, even if another process has
+    its id now."""
     if not cluster.job or not _is_here(cluster):
         return None
     return find_process(int(cluster.job), cluster.birth)

@@ -47,7 +47,7 @@ _PASSWORDS_KEPT_S = 300
 
 
 def words(address: str, port: int, artifacts: Path) -> list[str]:
-    """The command line of a server that stores artifacts in a folder; it contains no secret."""
+    """The command line, without secrets, of a server that stores artifacts in a folder."""
     return [
         *(sys.executable, "-P", "-m", "mlflow", "server", "--app-name", "basic-auth"),
         *("--workers", "1", "--host", address, "--port", str(port)),
@@ -59,12 +59,12 @@ def words(address: str, port: int, artifacts: Path) -> list[str]:
 def environment(
     base: Mapping[str, str], folder: Path, user: Mlflow, store: str, hosts: Sequence[str], port: int
 ) -> dict[str, str]:
-    """The server's environment. The server's password is in a file in `folder`, which must be
-    private.
+    """The server's environment. The user's password is written to a file in `folder`, which must
+    be private.
 
     `store` is the database's URL; `hosts` are the names by which browsers may address the server.
-    The URL and the key of cookies are only in this environment, which /proc shows only to the
-    process's owner.
+    The database's URL and the secret key for cookies are only in this environment, which /proc
+    shows only to the process's owner.
     """
     config = folder / "auth.ini"
     config.unlink(missing_ok=True)
@@ -109,7 +109,7 @@ def answers(url: str, pid: int) -> bool:
 
 
 def authorize() -> Authorization | Response:
-    """Identify the sender of a request, or refuse it; MLflow's server calls this for each request.
+    """MLflow's server calls this for each request: identify its sender, or refuse the request.
 
     A browser that opens `/?token=PASSWORD` gets a cookie and a page that loads the address without
     the password. A redirect would not work: the cookie is SameSite=Strict, and a browser
@@ -125,7 +125,7 @@ def authorize() -> Authorization | Response:
     # MLflow lets pages of any port on localhost send a browser's cookies and read the answers
     own = f"http://{request.headers.get('Host')}"
     if request.headers.get("Origin", own) != own:
-        return make_response("requests of other pages are refused", 403)
+        return make_response("requests from pages of other origins are refused", 403)
     if _equal(request.cookies.get(COOKIE), session):
         return Authorization("basic", {"username": user})
     if _equal(request.args.get(_TOKEN), password):

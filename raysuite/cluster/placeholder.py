@@ -1,5 +1,6 @@
-"""A program that only waits until the process that started it ends. It replaces Ray's dashboard
-agent, because a raylet does not start without that agent."""
+"""A program that only waits until the process that started it ends. It is started
+in place of Ray's dashboard agent, which raysuite does not need: a raylet does not start without
+such a process."""
 
 import os
 import time

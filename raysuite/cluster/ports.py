@@ -1,8 +1,8 @@
 """Ports of one node: a free contiguous block, so that several clusters can share a host.
 
 `ray start` collides with another `ray start` on the same host unless every port is set (ray#10154).
-Blocks are aligned to one grid. Each cell of the grid has a guard: a port that the agent binds and
-Ray never uses.
+All blocks are aligned to the same grid. Each cell of the grid has a guard: a port that the agent
+binds and Ray never uses.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _STEPS = (HIGHEST + 1 - LOWEST) // (STEP + 1)
 GRID = LOWEST + _STEPS
 """The grid's first port. The ports LOWEST to GRID - 1 are the guards: one per cell of the grid."""
 _SERVICES = 16
-"""Ports at the start of a block; the workers' ports follow."""
+"""Number of ports at the start of a block that are for servers; the workers' ports follow."""
 _WORKERS_AT_LEAST = 112
 _WORKERS_PER_CPU = 8
-"""Worker ports per CPU. Each Ray worker process has a port, even an idle process, or an actor that
-reserves no CPU."""
+"""Worker ports per CPU. Each Ray worker process has a port, even if it is idle, or if it runs an
+actor that reserves no CPU."""
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -115,8 +115,8 @@ def take(seed: str, size: int) -> tuple[Ports, ExitStack]:
 
 
 def candidates(seed: str, size: int, ephemeral: tuple[int, int]) -> Iterator[int]:
-    """First ports of all blocks outside the ephemeral range or, if there are none, of all blocks;
-    `seed` determines the first block."""
+    """The first port of each block outside the ephemeral range or, if there is no such block, of
+    each block. `seed` determines with which block the sequence begins."""
     low, high = ephemeral
     grid = range(GRID, HIGHEST - size + 2, STEP)
     # If the ephemeral range overlaps all blocks, try all blocks: only bind(2) shows which are free.
@@ -132,7 +132,8 @@ def ephemeral_range() -> tuple[int, int]:
 
 
 def _guards(block: Ports) -> ExitStack | None:
-    """Bind a block's guards on all interfaces, if all its ports can be bound; else return None."""
+    """Bind the guards of a block on all interfaces; return None if a guard, or a port of the block,
+    cannot be bound."""
     with ExitStack() as held:
         try:
             for port in block.guards:

@@ -18,9 +18,10 @@ from raysuite.cluster.process import LOCK, kill_left_behind
 
 MODE = 0o600
 TOKEN_BYTES = 32
-"""Length of a token: 256 bits."""
+"""Length of a token in bytes (256 bits)."""
 _WRITTEN_S = 10.0
-"""Seconds for which Ray's workers may still write to an abandoned folder before they end."""
+"""Time limit for removing an abandoned folder, in seconds: Ray's workers may write to it until they
+end."""
 
 
 def make_folder(path: Path) -> Path:

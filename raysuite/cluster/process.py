@@ -1,4 +1,4 @@
-"""Find a process by its id and birth, as stored in a file; end processes and their children."""
+"""Find a process by its stored id and start time; end processes and their children."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def _start_ticks(pid: int) -> int:
 
 
 def find_process(pid: int, birth: str) -> psutil.Process | None:
-    """The process with this id and birth; None if it has ended, even if its id was reused."""
+    """The process with this id, if its `birth_of` is `birth`; None if the process has ended, even
+    if another process has its id now."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         if birth_of(pid) == birth and process.status() != psutil.STATUS_ZOMBIE:
@@ -56,7 +57,7 @@ def find_process(pid: int, birth: str) -> psutil.Process | None:
 
 
 TEMP = "RAY_TMPDIR"
-"""Environment variable with a node's temporary folder, for every process that is started there."""
+"""Environment variable with a node's temporary folder, for all processes of Ray on the node."""
 LOCK = "lock"
 """A file in a temporary folder, locked by the folder's process. Other processes of the same user,
 including Ray's workers, open the file in order to remove abandoned folders."""
@@ -80,12 +81,12 @@ class ProcessTree(subprocess.Popen[bytes]):
 
 
 _DIES_S = 10.0
-"""Seconds for killed processes to disappear, and to stop writing."""
+"""Longest wait for the end of killed processes, in seconds."""
 
 
 def kill_left_behind(temp: str) -> list[int]:
-    """Kill the processes that still use `temp`, the temporary folder of an ended node. Wait for
-    their ends, at most _DIES_S, and return their ids.
+    """Kill the processes that still use `temp`, the temporary folder of an ended node. Wait until
+    they have ended, for at most _DIES_S, and return their ids.
 
     Some of the processes end by themselves meanwhile: Ray's workers end with their raylet.
     """
@@ -93,8 +94,8 @@ def kill_left_behind(temp: str) -> list[int]:
 
 
 def kill_found(find: Callable[[], Sequence[psutil.Process]]) -> list[int]:
-    """Kill the processes that `find` returns, until it returns none, for at most _DIES_S. Return
-    the killed ids."""
+    """Kill the processes that `find` returns, and call `find` again until it returns none, for at
+    most _DIES_S. Return the ids of the killed processes."""
     killed: list[int] = []
     deadline = time.monotonic() + _DIES_S
     while (found := find()) and time.monotonic() < deadline:  # a process may fork meanwhile
@@ -128,8 +129,8 @@ def _left_behind(temp: str) -> list[psutil.Process]:
     """Processes of an ended node that still use its temporary folder.
 
     A user's `tail -f` on a log in the folder does not count: it did not inherit the node's
-    variables. A process that Ray has renamed (`ray::NAME`) has lost its arguments and variables,
-    but not its open logs.
+    variables. A process that Ray has renamed (`ray::NAME`) no longer shows its arguments and
+    variables, so it is recognised by its open files in the folder.
     """
     found = []
     inside = f"{temp}/"

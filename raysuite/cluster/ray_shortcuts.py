@@ -49,7 +49,10 @@ def _leave_out(what: str, error: BaseException) -> None:
 
     _differing.add(what)
     log.warning(
-        "%s: this shortcut is off, because Ray %s differs (%s)", what, ray.__version__, error
+        "%s: this shortcut is off, because Ray %s lacks a part that it needs (%s)",
+        what,
+        ray.__version__,
+        error,
     )
 
 
@@ -77,8 +80,8 @@ def _replaced(what: str, targets: Callable[[], Sequence[_Target]]) -> Iterator[b
 
 _PLACEHOLDER = Path(__file__).with_name("placeholder.py")
 _YIELDING = ("nice", "-n", "10")
-"""The command that starts the agent of runtime environments with a lower priority: the agent must
-not slow the imports of workers, and few workers need their own environment."""
+"""The command prefix that gives the agent of runtime environments a lower priority: the agent must
+not slow the imports of workers, and few workers need a runtime environment of their own."""
 _COMMAND = "_build_python_executable_command_memory_profileable"
 
 
@@ -125,9 +128,9 @@ def _fewest(agent_port: int) -> list[_Target]:
 
 @contextmanager
 def fewest_processes(agent_port: int) -> Iterator[bool]:
-    """Start Ray without its autoscaler, its log monitor, its dashboard server and the dashboard's
-    agent. All other processes are started as ProcessTree. Yield whether this version of Ray allows
-    it.
+    """Within the context, Ray starts without its autoscaler, its log monitor, its dashboard server
+    and the dashboard's agent, and starts all other processes as ProcessTree. Yield whether this
+    shortcut is on.
 
     The agent of runtime environments listens on `agent_port`, so that the raylet does not wait
     until the agent has chosen a port; this saves 0.9 s of the 2.1 s of Ray's start. In place of
@@ -139,8 +142,8 @@ def fewest_processes(agent_port: int) -> Iterator[bool]:
 
 @contextmanager
 def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Within the context, replace Ray's function get_node by `wrap(get_node)`. Ray's Python calls
-    it after the start of a raylet, with the GCS's address and the node's id."""
+    """Within the context, replace Ray's function get_node by `wrap(get_node)`. Ray's Python code
+    calls get_node after the start of a raylet, with the GCS's address and the node's id."""
 
     def targets() -> list[_Target]:
         from ray._private import services
@@ -171,9 +174,9 @@ def reread_environment() -> None:
 
 @contextmanager
 def single_machine() -> Iterator[None]:
-    """Apply LOOPBACK_ONLY to a Ray that is already imported, because Ray reads it only on import.
-    Otherwise, Ray's driver would look for the GCS at an address on which the GCS does not
-    listen."""
+    """Within the context, apply LOOPBACK_ONLY also if Ray was imported before: Ray itself reads
+    this setting only on import. Otherwise, Ray's driver would look for the GCS at an address on
+    which the GCS does not listen."""
 
     def targets() -> list[_Target]:
         constants = sys.modules.get("ray._private.ray_constants")
@@ -194,7 +197,7 @@ def fit_in_driver(
     """Fit a DataParallelTrainer with these settings; return the error that ended training, or None.
     `poll` is called about twice per second; its exceptions end the workers and are raised.
 
-    Raises UnavailableError if this shortcut is off; no work has then been done.
+    Raises UnavailableError if this shortcut is off; no training has then taken place.
     """
     if not _usable(_CONTROLLER):
         raise UnavailableError
@@ -290,8 +293,8 @@ def _worker_group() -> Any:
     class WorkerGroup(worker_group.WorkerGroup):
         def _start(self) -> None:
             """Call Ray's method, and end the group if its backend cannot start, for example because
-            a node was lost. Ray alone would forget the group's workers: they would keep their CPUs,
-            and no other group could start."""
+            a node was lost. Ray's method alone would leave the group's workers running: they would
+            keep their CPUs, and no other group could start."""
             with _replaced(_CONTROLLER, no_actor):
                 try:
                     super()._start()

@@ -4,8 +4,8 @@ On each node, Ray starts two agents as Python programs. On a busy node, or if th
 on a busy shared file system, the agents start slowly, and Ray gives up: the raylet waits 15 s for
 the file in which an agent writes its port (ray#65983), and Ray's Python code waits 30 s for the
 raylet. No setting changes these two timeouts; ENVIRONMENT extends all other timeouts. If the
-private shortcuts are off, the limit of 30 s remains, but the files of late agents are still
-written.
+shortcuts of ray_shortcuts are off, the limit of 30 s remains, but this module still writes the
+files of late agents.
 
 As a program, this module is the `ray` command with these longer timeouts.
 """
@@ -28,7 +28,7 @@ from raysuite.errors import RayStartError
 from raysuite.files import write_whole
 
 TRIES = 3
-"""Attempts to start Ray before the start counts as failed."""
+"""Maximum number of attempts to start Ray."""
 PATIENCE_S = 240.0
 ENVIRONMENT = {
     "RAY_agent_register_timeout_ms": f"{PATIENCE_S * 1000:.0f}",
@@ -47,8 +47,8 @@ module writes it. The raylet waits up to 15 s for each port in turn, and for the
 environments' agent last."""
 _LOGS = ("raylet.err", "gcs_server.err", "runtime_env_agent.err", "dashboard_agent.err")
 _MESSAGE = re.compile(r"^\[[^\]]*\] \(\w+\) [\w.]+:\d+: +(?:.*Check failed: \S+ )?(.*)$", re.M)
-"""The message in a line of Ray's C++ programs: `[TIME LEVEL PID TID] (raylet) file.cc:LINE:
-TEXT`."""
+"""A line of the logs of Ray's C++ programs, `[TIME LEVEL PID TID] (raylet) file.cc:LINE: TEXT`; its
+group is the message."""
 _LONGEST = 300
 
 
@@ -58,15 +58,15 @@ def patience(
 ) -> Iterator[None]:
     """Extend the timeouts of a Ray node that starts within the context; `temp` is its folder.
 
-    `agent_ports` are the ports of the dashboard's agent that the raylet reads from files; -1 means
-    that the agent does not run that server. With `no_agent`, no agent is started, and the files are
-    written at once. Raises RayStartError if the raylet has ended.
+    `agent_ports` are the ports of the dashboard's agent that the raylet reads from files; -1 is
+    the port of a server that the agent does not run. With `no_agent`, no agent is started, and the
+    files are written at once. Raises RayStartError if the raylet ends or does not answer in time.
     """
     from ray.exceptions import RaySystemError
 
     def patient(find: Callable[..., Any]) -> Callable[[str, str], Any]:
         def find_patiently(gcs: str, node_id: str) -> Any:
-            """Called by Ray's Python after the raylet's start; retry `find` until it answers."""
+            """Call `find` until it succeeds; Ray's Python code calls this for each new raylet."""
             session, deadline = temp / "session_latest", time.monotonic() + PATIENCE_S
             socket = session / _SOCKET
             _write_ports(session, node_id, agent_ports, 0.0 if no_agent else _EACH_S)
@@ -78,10 +78,10 @@ def patience(
                     return find(gcs, node_id)
                 except (RuntimeError, RaySystemError) as error:  # no raylet, or no GCS yet
                     if time.monotonic() > deadline:
-                        late = f"no raylet within {PATIENCE_S:.0f} s: {error}"
+                        late = f"the raylet did not answer within {PATIENCE_S:.0f} s: {error}"
                         raise RayStartError(late) from error
                 time.sleep(_STEP_S)
-            raise RayStartError(reason(temp) or "its raylet ended without a message")
+            raise RayStartError(reason(temp) or "the raylet ended without a message")
 
         return find_patiently
 
@@ -113,9 +113,10 @@ def _write_ports_of_a_raylet(
 
 
 def _write_ports(session: Path, node_id: str, ports: Mapping[str, int], each_s: float) -> None:
-    """Write the ports of late agents.
+    """Write the files with the ports of late agents.
 
-    Raises RayStartError if all agents have ended: the raylet would still wait for each port."""
+    Raises RayStartError if the raylet has ended, or all its agents: the raylet would still wait for
+    each port."""
     last, begun = session / f"runtime_env_agent_port_{node_id}", False
     for name, port in ports.items():
         file = session / f"{name}_{node_id}"

@@ -64,11 +64,12 @@ def find_site(name_or_path: str | os.PathLike[str]) -> Site:
 
 LONGEST_SCRATCH = 40
 """Maximum length of a scratch folder's path, in characters. Ray's sockets are below this folder:
-their paths have about 65 characters more, and may have 107."""
+their paths are about 65 characters longer, and can have at most 107."""
 _OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"}
 _TIMEOUT_S = 60.0
 _SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
-"""Positions of a SIF file's kind and processor in its header (sylabs/sif, pkg/sif/sif.go)."""
+"""Positions, in the header of a SIF file, of the magic number and of the processor architecture
+(sylabs/sif, pkg/sif/sif.go)."""
 _ARCHITECTURES = {b"02": "x86_64", b"04": "aarch64"}
 
 
@@ -155,7 +156,8 @@ def _exists(what: str, path: str, site: Site, writable: bool = False) -> Finding
     if there and (not writable or os.access(path, os.W_OK | os.X_OK)):
         return works(what, path)
     note = f"{path} {'cannot be written' if there else 'is not there'}"
-    return _lacking(what, note, site, f"make it, or give another `{what}`")
+    fix = f"create it or change its permissions, or give another `{what}`"
+    return _lacking(what, note, site, fix)
 
 
 def _lacking(what: str, note: str, site: Site, fix: str) -> Finding:
@@ -188,7 +190,8 @@ def _image(file: Path) -> Finding:
 
 
 def _engine(site: Site) -> Finding:
-    """Check that a program, or an option that a plugin adds to srun, can start the image."""
+    """Check that srun has the option that starts the image, if a plugin of srun starts it; else
+    that the program that starts it is on PATH."""
     if step := step_options(site, ()):
         option = step[0].partition("=")[0]
         try:
@@ -196,17 +199,24 @@ def _engine(site: Site) -> Finding:
         except SlurmError:  # a missing or failing srun is reported by its own check
             there = False
         note = f"srun has {option}" if there else f"`srun --help` does not list {option}"
-        return works(site.engine, note) if there else wrong(site.engine, note, "ask the site")
+        return (
+            works(site.engine, note)
+            if there
+            else wrong(site.engine, note, "ask the site's support for this option")
+        )
     name = launched(site, (), ())[0]
     if found := shutil.which(name):
         return works(name, found)
-    fix = "load its module by the site's `modules`, or ask the site's support for it"
+    fix = "install this program, or load its module before you call raysuite"
     return _lacking(name, "is not on PATH", site, fix)
 
 
 def _python(python: str) -> Finding:
     code = "import raysuite; print(raysuite.__version__)"
-    fix = "call `make setup` on a shared file system, and set `python` to its .venv/bin/python"
+    fix = (
+        "call `make setup` in a checkout of raysuite that all nodes can read, and set `python` to "
+        "the path of .venv/bin/python in it"
+    )
     try:
         done = subprocess.run(
             [python, "-c", code], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False

@@ -188,10 +188,10 @@ def render(
 ) -> str:
     """The batch script for `sbatch`.
 
-    `nodes`: `4`, or the minimum and maximum as `2-4`. `folder`: the cluster's folder, on a file
-    system that all nodes share; its name is the cluster's. `working_folder`: the folder in which
-    the cluster's jobs start. `command` runs once on each node: the agent with its arguments, in an
-    image if needed.
+    `nodes`: the number of nodes, or its minimum and maximum as in `2-4`. `folder`: the cluster's
+    folder, on a file system that all nodes share; its last part is the name of the cluster.
+    `working_folder`: the folder in which the cluster's jobs start. `command` runs once on each
+    node: the agent with its arguments, in an image if needed.
 
     Each value is quoted: in the header for sbatch, below it for bash. Raises UserError for a value
     that cannot be quoted.
@@ -238,7 +238,7 @@ def _check(folder: str, working_folder: str, command: Sequence[str]) -> None:
         if "\\" in path:
             raise UserError(
                 f"the {what} folder is {path!r}; SLURM needs a path without backslashes; choose "
-                "another, by RAYSUITE_HOME or by `cd`"
+                "the cluster's folder by RAYSUITE_HOME, or the working folder by `cd`"
             )
 
 
@@ -334,8 +334,8 @@ class SlurmError(RaysuiteError):
 
 
 def ask(words: Sequence[str], text: str | None = None) -> str:
-    """Run a command with the input `text`; return its standard output, and with `text` also its
-    standard error. Raises SlurmError if it is missing, fails or hangs."""
+    """Run a command with the input `text`; return its standard output and, if `text` is given, also
+    its standard error. Raises SlurmError if the command is missing, fails or hangs."""
     try:
         done = subprocess.run(
             words, input=text, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
@@ -535,7 +535,7 @@ def check_slurm(site: SlurmSite, folder: Path) -> Iterator[Finding]:
         yield wrong(
             "SLURM's commands",
             f"not on PATH: {', '.join(missing)}",
-            "run this on a login node of the site, or load the module that has them",
+            "call raysuite on a login node of the site, or load the module with these commands",
         )
         return
     try:
@@ -543,7 +543,9 @@ def check_slurm(site: SlurmSite, folder: Path) -> Iterator[Finding]:
         groups = node_groups(site.clusters)
     except SlurmError as error:
         yield wrong(
-            "controller", str(error), "ask the site's support whether SLURM is up: `scontrol ping`"
+            "controller",
+            str(error),
+            "call `scontrol ping`; if it reports SLURM as down, ask the site's support",
         )
         return
     yield works("SLURM", version)
@@ -569,7 +571,8 @@ def _partitions(site: SlurmSite, groups: Sequence[NodeGroup]) -> Iterator[Findin
         return
     if not any(group.up for group in mine):
         note = f"{names} takes no jobs now"
-        yield unsure("partition", note, "jobs wait in the queue until the site opens it again")
+        fix = "jobs wait in the queue until the site opens the partition again"
+        yield unsure("partition", note, fix)
     else:
         yield works("partition", names)
     yield _time(site, mine)
@@ -609,7 +612,7 @@ def _nodes(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
             "suitable"
         )
         return wrong("nodes", note, f"the partition has {there}")
-    return works("nodes", f"{fitting} of the partition's {there} fit")
+    return works("nodes", f"{fitting} nodes are suitable; the partition has {there}")
 
 
 def _books(site: SlurmSite) -> Iterator[Finding]:
@@ -618,12 +621,12 @@ def _books(site: SlurmSite) -> Iterator[Finding]:
     except SlurmError as error:
         mine, qos, why = set[str](), set[str](), str(error)
     else:
-        why = "SLURM's accounting lists none for you"
+        why = "SLURM's accounting has no such entries for you"
     wishes = [("account", site.account, mine), ("qos", site.qos, qos)]
     for what, wish, known in wishes:
         if not known:
             if wish is not None:
-                yield unsure(what, f"{wish} cannot be looked up: {why}")
+                yield unsure(what, f"{wish} cannot be checked: {why}")
         elif wish is None:
             yield works(what, f"your default of {', '.join(sorted(known))}")
         elif wish in known:
@@ -639,6 +642,8 @@ def _trial(site: SlurmSite, folder: Path) -> Finding:
         said = ask(["sbatch", "--test-only"], text=text).strip().splitlines()
     except SlurmError as error:
         return wrong(
-            "the script", str(error), "SLURM rejects the script: change the option in its message"
+            "the script",
+            str(error),
+            "SLURM rejects the script: change the option that SLURM's message names",
         )
     return works("the script", said[-1].removeprefix("sbatch: ") if said else "SLURM accepts it")

@@ -10,8 +10,8 @@ from raysuite.spec.site import Site
 
 NodeState = Literal["starting", "joined", "ended", "failed"]
 NONCE = "nonce"
-"""A file in a node's temporary folder; its content is also in `Node.nonce`. The host's next agent
-removes the folder only if both are equal."""
+"""A file in a node's temporary folder; its content is also in `Node.nonce`. The next agent on
+the host removes the folder only if the content of the file equals `Node.nonce`."""
 StopReason = Literal["time_limit", "preempted", "down"]
 
 
@@ -22,7 +22,7 @@ class File(BaseModel):
 
 
 class Cluster(File):
-    """cluster.json: the arguments of `cluster up`."""
+    """cluster.json: the arguments of `cluster up`, and the cluster's job."""
 
     name: str
     site: Annotated[Site, Field(discriminator="kind")]
@@ -35,17 +35,19 @@ class Cluster(File):
     working_folder: str
     """The folder in which `cluster up` was called; jobs start there."""
     hosts: tuple[str, ...] = ()
-    """Hosts, for a site with kind: hosts; the head first."""
+    """The hosts of the cluster, the head first; empty unless the site's kind is `hosts`."""
     host_indices: tuple[int, ...] = ()
     """Index of each host in the scheduler's list, which may name a host several times."""
     job: str = ""
-    """SLURM's job id, or the process id of a local agent; empty until known."""
+    """SLURM's job id; for other kinds of sites, the id of the cluster's process, which is the agent
+    or, for kind `hosts`, the process that starts the agents. Empty until known."""
     slurm_cluster: str = ""
-    """Name of the SLURM cluster, if `--clusters` or a variable selected it; from `sbatch`."""
+    """Name of the SLURM cluster, as `sbatch` prints it, if `--clusters` or an environment variable
+    selected the cluster; else empty."""
     birth: str = ""
-    """An id that no later process with this pid has."""
+    """If the job is a process: an id that no later process with the same process id has."""
     host: str = ""
-    """Host of a local agent; other hosts that share the folder cannot see the agent's process."""
+    """If the job is a process: its host. Other hosts that share the folder cannot see it."""
 
     @property
     def backend(self) -> Literal["local", "slurm", "hosts"]:
@@ -60,7 +62,7 @@ class Cluster(File):
 class Head(File):
     """head.json: the cluster's addresses, written before its servers answer, and again afterwards.
 
-    The URLs are for clients, which may be on another network than the nodes.
+    The URLs are for clients, which may be on a different network from the nodes.
     """
 
     host: str
@@ -71,17 +73,17 @@ class Head(File):
     client: str = ""
     """URL for Ray Client: `ray.init` from outside the cluster."""
     mlflow: str
-    """URL; empty if MLflow's server could not be started."""
+    """URL of MLflow's server; empty if the server could not be started."""
     mlflow_answers: bool = False
     """Whether MLflow's server answers; the cluster can be up before it does."""
     mlflow_error: str = ""
     incarnation: str = ""
-    """An id that is new at each start of the cluster's step."""
+    """An id that is new whenever the cluster's agents are started, and equal on all nodes."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def mlflow_inside(self) -> str:
-        """MLflow's URL for the nodes, which may reach the head by another address than clients."""
+        """MLflow's URL for the nodes: they may need another address of the head than clients do."""
         port = self.mlflow.rpartition(":")[2]
         return self.mlflow and f"http://{self.gcs.rpartition(':')[0]}:{port}"
 

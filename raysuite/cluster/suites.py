@@ -134,7 +134,9 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
     if suite.in_vain < _MOST_IN_VAIN or _reached(suite.results) != suite.reached:
         return False
     log.warning(
-        "%s made no progress in %d attempts and is not resumed again", suite.results, _MOST_IN_VAIN
+        "the suite in %s made no progress in %d attempts and is not resumed again",
+        suite.results,
+        _MOST_IN_VAIN,
     )
     unregister(cluster, suite.results)
     return True
@@ -164,8 +166,8 @@ def sole_driver(results: Path) -> Iterator[None]:
     """Within the context, hold the lock that lets only one process write to a results folder.
 
     Raises UserError if another process holds the lock, or if the folder cannot be written;
-    StorageError if a disk becomes full within the context. A killed driver releases the lock, but
-    the file still names its process.
+    StorageError if a file system is found full or read-only within the context. A killed driver
+    releases the lock, but the file still names its process.
     """
     try:
         stream = (results / LOCK).open("a+", encoding="utf-8")

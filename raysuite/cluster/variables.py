@@ -59,8 +59,9 @@ _LISTS = ("PATH", "LD_LIBRARY_PATH")
 
 
 def with_site(variables: Mapping[str, str], site: Mapping[str, str]) -> dict[str, str]:
-    """`variables`, overridden by a site's variables. The site's folders in PATH and LD_LIBRARY_PATH
-    are put before the existing folders, which may be an image's, unless they are already first."""
+    """`variables`, overridden by a site's variables. In PATH and LD_LIBRARY_PATH, the site's
+    folders are put before the existing folders (which may come from an image), unless the existing
+    value already begins with the site's folders."""
     merged = {**variables, **site}
     for name in _LISTS:
         there = variables.get(name)

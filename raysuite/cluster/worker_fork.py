@@ -79,7 +79,7 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
 
     The modules `early` are imported at once. Ray reads the environment when it is imported, so
     `late`, Ray's modules, are imported with the environment of the first client, and clients with
-    another environment are not served. During its import, no module may draw from a random
+    another environment are not served. No module may, while it is imported, draw from a random
     generator that is not seeded again after a fork, such as Ray's generator of ids: the workers
     would then draw the same numbers. Exit if a fork would differ from a new process: if `raysuite`
     is not the path of the imported package, if the variables of the first client differ from those
@@ -179,8 +179,8 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _shared(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the variables that only clients have. Ray Tune sets PL_DISABLE_FORK,
-    which only PyTorch Lightning reads."""
+    """The environment without the variables that may differ between the server and a client. Ray
+    Tune sets PL_DISABLE_FORK, which only PyTorch Lightning reads."""
     ours = ("RAY_", PROGRAM, "SPT_NOENV", "PL_DISABLE_FORK")
     return {name: each for name, each in environment.items() if not name.startswith(ours)}
 

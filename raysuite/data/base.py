@@ -71,7 +71,7 @@ class LatestCall:
         self._call: object = None
 
     def each(self, slices: Sequence[Slice]) -> Iterator[Slice]:
-        """Yield the slices in order. Raises RuntimeError if a later call has been made."""
+        """Yield the slices in order. Raises RuntimeError if `each` was called again meanwhile."""
         self._call = call = object()
         for slice_ in slices:
             if self._call is not call:
@@ -82,8 +82,8 @@ class LatestCall:
 def prefetched(
     slices: Sequence[Slice], pool: Executor, load: Callable[[Slice], Loaded], ahead: int
 ) -> Iterator[Loaded]:
-    """The results of `load` for each slice, in order. `pool` loads the slices up to `ahead` places
-    after the one whose result is awaited."""
+    """The results of `load` for each slice, in order. While the result of one slice is awaited,
+    `pool` also loads the next `ahead` slices."""
     pending: deque[Future[Loaded]] = deque()
     coming = iter(slices)
     try:

@@ -91,7 +91,8 @@ def listed_once(data: DataOptions, cache: Path, write: Callable[[], Path]) -> Pa
 def verify(folder: Path, parts: tuple[str, ...]) -> None:
     """Compare the files below `folder`/part with their recorded checksums, for each of `parts`.
 
-    A file that this process has checked is read again only if its inode, size or time changes.
+    A file that this process has checked is read again only if its inode, size or modification time
+    changes.
 
     Raises DataError, which names the first file that is missing or differs.
     """

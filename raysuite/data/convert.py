@@ -35,7 +35,8 @@ from raysuite.spec.datasets import CLASSES_FILE
 
 PLAN, JOURNAL, MANIFEST = "convert.json", "shards.jsonl", "manifest.json"
 VERSION = 3
-"""Increased whenever shards would change, so that older conversions are not resumed."""
+"""To be increased with each change of the code that changes the shards, so that older conversions
+are not resumed."""
 SHARD_BYTES = 150_000_000
 """Bytes of source images per shard, if the number of shards is not given."""
 _QUALITY = 95
@@ -66,19 +67,19 @@ class Shard:
 
 @dataclass(frozen=True)
 class Conversion:
-    """The decisions made before the first image is read."""
+    """The plan of a conversion, made before the first image is read."""
 
     source: Path
     target: Path
     shorter_side: int | None
-    """The limit of an image's shorter side, in pixels; None: no limit. Larger images are shrunk to
-    the limit. Other JPEGs and PNGs are copied byte for byte."""
+    """The upper bound of an image's shorter side, in pixels; None: no bound. Images above the bound
+    are shrunk to it. Other JPEGs and PNGs are copied byte for byte."""
     classes: tuple[str, ...]
     shards: tuple[Shard, ...]
     document: dict[str, Any]
     """The content of convert.json."""
     passed_over: int
-    """The number of files and folders in the source that are not converted, except hidden ones."""
+    """The number of files and folders in the source that are ignored, not counting hidden ones."""
 
     @property
     def synsets(self) -> bool:
@@ -87,7 +88,8 @@ class Conversion:
 
     @property
     def first_label(self) -> int:
-        """The label of the first class: 1 for synsets, as in TensorFlow's ImageNet, else 0."""
+        """The first class's label in the shards: 1 if the classes are synsets, as in TensorFlow's
+        ImageNet files, else 0."""
         return int(self.synsets)
 
     def images(self, split: Split) -> int:
@@ -105,15 +107,18 @@ def plan_conversion(
 ) -> Conversion:
     """Plan every shard; nothing is written.
 
-    `shards` is the number of training shards; validation has shards of about the same size. If
-    `target` contains a conversion, it is resumed, and its complete shards are not written again.
-    Raises DataError if `source` is not an image folder, if `target` contains files but no
-    conversion, or if its conversion has other options or images.
+    `shards` is the number of training shards (default: one per SHARD_BYTES of source images);
+    validation shards have about the same size. If `target` contains a conversion, it will be
+    resumed: its complete shards are not written again. Raises DataError if `source` is not an image
+    folder, if `target` is the source or contains files but no conversion, or if the conversion in
+    `target` has other options or images.
     """
     source, target = (path.expanduser().resolve() for path in (source, target))
     begun = _begun(target)
     if source == target:
-        raise DataError(f"{target}: shards cannot be written into their source folder")
+        raise DataError(
+            f"{target}: shards cannot be written into their source folder; give another folder"
+        )
     images = listed(source)
     classes, listings = listings_of(images)
     document: dict[str, Any] = {
@@ -144,7 +149,7 @@ def plan_conversion(
 
 
 def _begun(target: Path) -> dict[str, Any] | None:
-    """The plan (convert.json) in `target`; None if `target` is missing or empty."""
+    """The plan (convert.json) in `target`; None if `target` is missing or has only hidden files."""
     if target.exists() and not target.is_dir():
         raise DataError(f"{target} is a file; give a new or an empty folder")
     # a conversion that is killed at its start leaves only hidden files
@@ -172,8 +177,8 @@ def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
     ]
     if changed:
         raise DataError(
-            f"{target} was begun with other options or images ({'; '.join(changed)}); remove it "
-            "to start again, or give another folder"
+            f"{target} has a conversion with other options or images ({'; '.join(changed)}); "
+            "remove the folder to start again, or give another folder"
         )
 
 
@@ -231,7 +236,8 @@ class Written:
 
 
 def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written:
-    """Write `conversion`'s only shard and its index, which are renamed when both are complete.
+    """Write the only shard of `conversion`, and its index, to temporary files; rename both files
+    when they are complete.
 
     Bad images are left out; with policy `error` a shard with bad images is not kept. `count` is
     called for each image. Raises DataError if the target cannot be written.
@@ -304,12 +310,12 @@ def _record(conversion: Conversion, row: int) -> bytes:
 def _shrunk(
     data: bytes, header: Header, shorter_side: int | None, place: str
 ) -> tuple[bytes, Header]:
-    """Shrink an image to `shorter_side` pixels on its shorter side. A JPEG or PNG that is not
-    larger is returned unchanged.
+    """Shrink an image so that its shorter side has at most `shorter_side` pixels. A JPEG or PNG
+    that need not be shrunk is returned unchanged.
 
-    Images are shrunk by antialiased cubic interpolation. The result is grey or RGB with 8 bits per
-    channel, and has no metadata. JPEG stays JPEG; all other formats become PNG, because TensorFlow
-    and DALI do not read every format.
+    All other images are encoded again, as grey or RGB with 8 bits per channel, without metadata. A
+    JPEG stays a JPEG; any other format becomes PNG, because TensorFlow and DALI do not read every
+    format. Images are shrunk by antialiased cubic interpolation.
     """
     shorter = min(header.width, header.height)
     side = min(shorter, shorter_side or shorter)
@@ -341,9 +347,10 @@ def convert(
 ) -> Summary:
     """Write every shard that is not complete, then the manifest.
 
-    `count` is called with the number of images that are newly finished or found complete. The same
-    call resumes a killed conversion. With `bad="error"`, raises a DataError that lists bad images;
-    shards without bad images are kept.
+    `count` is called with the number of images in complete shards, and then, repeatedly, with the
+    number of images that were processed since its last call. The same call resumes a killed
+    conversion. With `bad="error"`, raises a DataError that lists bad images; shards without bad
+    images are kept.
     """
     target = conversion.target
     try:
@@ -384,7 +391,8 @@ def convert(
 
 
 def _begin(conversion: Conversion) -> dict[str, Written]:
-    """Create the target and its plan, unless they exist; return the journal's shards by name."""
+    """Create the target folder with its plan and class names, unless they exist; return the shards
+    that the journal records, by name."""
     target = conversion.target
     target.mkdir(parents=True, exist_ok=True)
     _clean(target)
@@ -405,8 +413,9 @@ def _images(shard: Shard) -> int:
 
 
 def _complete(shard: Shard, state: dict[str, Written], target: Path, bad: Policy) -> bool:
-    """Whether the shard and its index exist, the shard has its recorded size, and its images have
-    not changed since then. A shard with bad images is complete only if `bad` is "skip"."""
+    """Whether the shard and its index exist, the shard has the size in the journal, and its source
+    images have not changed since it was written. A shard with bad images is complete only if `bad`
+    is "skip"."""
     known, path = state.get(shard.name), target / shard.name
     return (
         known is not None
@@ -425,8 +434,9 @@ def _check_room(conversion: Conversion, todo: Sequence[Shard]) -> None:
     free = shutil.disk_usage(conversion.target).free
     if needed > free:
         raise DataError(
-            f"{conversion.target}: {needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are "
-            "free; free disk space, give a folder on another disk, or shrink with --shorter-side"
+            f"{conversion.target}: {needed / 1e9:.1f} GB are needed, but only {free / 1e9:.1f} GB "
+            "are available; free disk space, give a folder on another disk, or shrink the images "
+            "with --shorter-side"
         )
 
 
@@ -453,10 +463,10 @@ def _listed(bad: Sequence[Bad]) -> str:
     count = "1 image" if len(bad) == 1 else f"{len(bad)} images"
     return "\n".join(
         [
-            f"{count} cannot be read; the shards without them are kept:",
+            f"{count} cannot be read (shards without unreadable images are kept):",
             *(f"  {one.path}: {one.reason}" for one in bad[:_SHOWN]),
             *([f"  and {len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []),
-            "replace them under the same names and run the same command again, or leave them out "
-            "with --bad skip",
+            "replace them by readable images with the same names and run the same command again, "
+            "or leave them out with --bad skip",
         ]
     )

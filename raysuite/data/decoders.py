@@ -1,5 +1,5 @@
-"""Decode an image's crop with libjpeg-turbo. Its pixels equal those of the reference decoder
-(`pixels.decode`), and it is faster.
+"""Decode a crop of an image with libjpeg-turbo, in less time than the reference decoder
+(`pixels.decode`), and, except in `shrunk_from`, to the same pixels.
 
 For a JPEG, `crop.c` decodes only the crop's columns and rows, and can resize them at the same time.
 It is compiled on first use, into raysuite's cache. Without a C compiler or libjpeg-turbo's header,
@@ -45,7 +45,8 @@ def cut_from(
 ) -> tuple[NDArray[np.uint8], Part]:
     """The result of `cut_out(decode(sample, channels, place), box)`, with fewer pixels decoded.
 
-    This thread's next call may overwrite the pixels. Raises the errors of `decode`.
+    The next call in the same thread may overwrite the returned pixels. Raises the errors of
+    `decode`.
     """
     crop, header = _library(), _simple(sample, channels, place)
     if crop is not None and header is not None:
@@ -60,12 +61,13 @@ def resized_from(
     sample: Sample, box: NDArray[np.float64], mirrored: bool, out: NDArray[np.uint8], place: str
 ) -> bool:
     """Decode `box`, resize it to `out` [size, size, C], mirror it on request, and return True. The
-    pixels equal those of `cut_from` and `rendering.fit_into`. Rows are resized right after
+    pixels equal those of `cut_from` followed by `rendering.fit_into`. Rows are resized right after
     decoding, while they are in the CPU cache.
 
-    Return False, with undefined content in `out`, unless crop.c is compiled, the CPU has AVX2, the
-    sample is a plain JPEG (`_simple`), the box has whole pixels inside the image, and `out` is RGB
-    and contiguous. Raises the errors of `decode`.
+    Return False, with undefined content in `out`, if crop.c is not compiled or fails, if the CPU
+    has no AVX2, if the sample is not a plain JPEG (`_simple`), if the box does not consist of whole
+    pixels inside the image, or if `out` is not RGB or not contiguous. Raises the errors of
+    `decode`.
     """
     crop, header = _library(), _simple(sample, out.shape[2], place)
     left, top, width, height = box.tolist()
@@ -116,8 +118,8 @@ def _library() -> Any:
 
 
 def decode_whole(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
-    """The result of `decode(sample, channels, place)`, possibly in memory that this thread's next
-    call overwrites. Raises the errors of `decode`."""
+    """The result of `decode(sample, channels, place)`. The next call in the same thread may
+    overwrite it. Raises the errors of `decode`."""
     return _rows(sample, channels, sys.maxsize, place)
 
 
@@ -129,9 +131,9 @@ def shrinks(box: NDArray[np.float64], size: int) -> bool:
 def shrunk_from(
     sample: Sample, channels: int, box: NDArray[np.float64], size: int, place: str
 ) -> tuple[NDArray[np.uint8], Part]:
-    """Like `cut_from`, but decode at 1/2 to 1/8 of the resolution if `box` then still has `size`
-    pixels on each side. Decoding a JPEG's DCT blocks at a smaller size is faster; pixels differ
-    from those of the reference decoder."""
+    """Like `cut_from`, but decode at 1/2 to 1/8 of the resolution if each side of `box` then still
+    has at least `size` pixels. This is faster, because the DCT blocks are decoded to fewer pixels,
+    but the pixels differ from those of the reference decoder."""
     header = _simple(sample, channels, place)
     if not shrinks(box, size) or header is None:
         return cut_from(sample, channels, box, place)

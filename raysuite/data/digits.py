@@ -21,12 +21,13 @@ from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 VERSION = 1
-"""Increased whenever the written files would change, so that older files are not reused."""
+"""To be increased with each change of the code that changes the files, so that older files are not
+reused."""
 
 CLASSES = tuple(str(digit) for digit in range(10))
 
 _SHARDS = 4
-"""Number of TFRecord files per split; several, so that tests also read several files."""
+"""Number of TFRecord files per split: more than one, so that tests read splits of several files."""
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
@@ -60,10 +61,10 @@ def _records(folder: Path, cache: Path) -> Path:
 def write_digits(folder: Path, size: int) -> None:
     """Write both splits below `folder`, with images of `size` x `size` pixels (8: not resized).
 
-    folder/SPLIT/CLASS/NNNN.png are lossless; NNNN is the scan's index in scikit-learn.
-    tfrecord/SPLIT-*.tfrecord and .idx have the same images, and arrays/SPLIT-{images,labels}.npy
-    are [n, size, size] uint8 and [n] int64. listing/ lists the PNGs in the order of the samples.
-    Sample i is the same scan in all formats.
+    folder/SPLIT/CLASS/NNNN.png is one image; NNNN is the scan's index in scikit-learn's data set.
+    tfrecord/SPLIT-*.tfrecord are shards of the same PNGs, with .idx files as their indices.
+    arrays/SPLIT-{images,labels}.npy are [n, size, size] uint8 and [n] int64. listing/ has the paths
+    of the PNGs in the order of the samples. Sample i is the same scan in all formats.
     """
     from sklearn.datasets import load_digits
 

@@ -83,7 +83,8 @@ class Part:
 
 @dataclass(frozen=True)
 class SplitReport:
-    """The counts of a split: images by class name (or label, if unnamed) and by (width, height)."""
+    """The numbers of images of a split: in total, unreadable ones, by class name (by label if the
+    classes have no names), and by (width, height)."""
 
     images: int
     unreadable: int
@@ -151,7 +152,7 @@ class Target:
     names: tuple[str, ...] = ()
     """Class names by label from 0; empty if unknown."""
     first_label: int | None = None
-    """The number of the first class in TFRecords; None if unknown."""
+    """The label of the first class in TFRecords; None if unknown."""
     tensors: bool = False
     """Whether a user's own data set gives (inputs, targets) for a task other than
     classification."""

@@ -27,12 +27,12 @@ _UNREAD = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 _AT_ONCE = 1 << 20
-"""The most bytes that are decompressed at once."""
+"""Upper bound of the bytes that one call decompresses."""
 _ADAM7 = (
     *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
     *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
 )
-"""First column, first row and steps of each pass of an interlaced PNG:
+"""First column, first row, column step and row step of each pass of an interlaced PNG:
 https://www.w3.org/TR/png-3/#8Interlace."""
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -60,7 +60,7 @@ class Header:
 
 
 class DepthError(ValueError):
-    """Pixels are not unsigned integers of up to 8 bits or of 16 bits."""
+    """Pixels are not unsigned integers of up to 8 or of 16 bits, or Pillow reads them wrongly."""
 
 
 _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b": "booleans"}
@@ -68,7 +68,8 @@ _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b"
 
 
 def check_depth(kind: str, bits: int) -> None:
-    """Raise DepthError unless pixels of this `dtype.kind` of NumPy and bit depth are supported.
+    """Raise DepthError unless pixels of the kind `kind` (NumPy's `dtype.kind`) and of `bits` bits
+    are supported.
 
     8-bit values are used unchanged, values of fewer bits are scaled to 0..255, and 16-bit values
     are reduced to their upper 8 bits.
@@ -76,13 +77,13 @@ def check_depth(kind: str, bits: int) -> None:
     if kind != "u" or bits not in (1, 2, 4, 8, 16):
         raise DepthError(
             f"its pixels are {bits}-bit {_NUMBERS.get(kind, 'numbers of another kind')}; valid: "
-            "unsigned integers of up to 8, or of 16 bits; convert the files, or scale the pixels "
-            "in a data set of your own (docs/how-to/own-data.md)"
+            "unsigned integers of up to 8 bits or of 16 bits; convert the files, or scale the "
+            "pixels in a data set of your own (docs/how-to/own-data.md)"
         )
 
 
 def check_tags(tags: Any) -> None:
-    """Apply `check_depth` to the tags of a TIFF. Also raises ValueError for 16-bit TIFFs that
+    """Apply `check_depth` to the tags of a TIFF. Also raises DepthError for 16-bit TIFFs that
     Pillow reads wrongly: those in which 0 is white, or with separate uncompressed channels."""
     bits = tags.get(258, (1,))
     for number in tags.get(339, (1,)):
@@ -91,14 +92,14 @@ def check_tags(tags: Any) -> None:
         raise DepthError("a TIFF of 16 bits in which 0 is white; store it with 0 as black")
     if max(bits) == 16 and tags.get(284, 1) == 2 and tags.get(259, 1) == 1:
         raise DepthError(
-            "a TIFF of 16 bits whose channels are stored separately; store them interleaved, or "
-            "compress it"
+            "a TIFF of 16 bits whose channels are stored separately; store the channels "
+            "interleaved, or compress the TIFF"
         )
 
 
 def read_header(data: bytes) -> Header:
     """The header of a whole JPEG or PNG, or of an image in a format of OTHERS. Raises ValueError,
-    with the reason, for any other data, and for an image of more than MOST_PIXELS.
+    with the reason, for any other data, and for an image of more than MOST_PIXELS pixels.
 
     Images without an end marker are refused, because decoders differ: Pillow refuses a JPEG without
     its end but reads a PNG without its end, and `crop.c` may not reach the end of a JPEG. A PNG is
@@ -112,8 +113,8 @@ def read_header(data: bytes) -> Header:
         header = _other(data)
     if header.width * header.height > MOST_PIXELS:
         raise ValueError(
-            f"{header.width} x {header.height} pixels are more than {MOST_PIXELS:,}, the limit of "
-            "an image"
+            f"{header.width} x {header.height} pixels exceed the limit of {MOST_PIXELS:,} pixels "
+            "per image"
         )
     return header
 
@@ -131,7 +132,7 @@ def _other(data: bytes) -> Header:
     except DepthError:
         raise
     except Image.DecompressionBombError as error:
-        raise ValueError(f"more than {MOST_PIXELS:,} pixels, the limit of an image") from error
+        raise ValueError(f"more than the limit of {MOST_PIXELS:,} pixels per image") from error
     except Exception as error:  # Pillow's readers raise many kinds of errors
         known = ", ".join(("JPEG", "PNG", *OTHERS))
         what = "a TIFF that Pillow cannot read" if data.startswith(_TIFF) else f"none of {known}"
@@ -156,7 +157,7 @@ def _png(data: bytes) -> Header:
     content, transparent = memoryview(data), False
     for name, at, end in _chunks(data):
         if zlib.crc32(content[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
-            raise ValueError(f"a PNG whose checksum of {name!r} at byte {at} differs")
+            raise ValueError(f"a PNG with a wrong checksum of {name!r}, the chunk at byte {at}")
         transparent |= name == b"tRNS"
     # palette colours have 8 bits, whatever the bits of the indices, and may have transparency
     channels = 3 + transparent if colour == 3 else _PNG_CHANNELS[colour]

@@ -1,8 +1,9 @@
 """Augmentation of samples that consist of an image and a mask: both get the same view.
 
 The views are those of classification (raysuite.data.views), determined by seed, epoch and sample. A
-random part is resized to the size of the whole image: the image bilinearly, and the mask by the
-nearest pixel, without new class numbers. Outside the image, pixels are 0 and masks IGNORED_PIXEL.
+random crop is resized to the size of the whole image: the image bilinearly, and the mask to the
+nearest pixel, so that class numbers are not mixed. Outside the image, image pixels are 0 and mask
+pixels IGNORED_PIXEL.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def check(sample: Sample, place: str) -> None:
     matching = image is not None and tuple(image) == (*image[:1], *(mask or ()))
     if not (whole and matching) or len(image or ()) != 3:
         raise DataError(
-            f"{place}: data.augment is for an image [C, H, W] and a mask [H, W] of whole numbers "
-            f"that can be {IGNORED_PIXEL}; got {_described(sample[0])} and "
+            f"{place}: data.augment needs an image [C, H, W] and a mask [H, W] of an integer "
+            f"dtype that can represent {IGNORED_PIXEL}; got {_described(sample[0])} and "
             f"{_described(sample[1])}; convert the mask to uint8, or omit data.augment and "
             "augment the samples in your data set"
         )
@@ -92,7 +93,8 @@ def _resized(image: Tensor, size: torch.Size) -> Tensor:
 
 
 def _part(pixels: Tensor, box: list[int], beyond: int) -> Tensor:
-    """The box (left, top, width, height) of pixels [..., H, W], with `beyond` outside the image."""
+    """The part of `pixels` [..., H, W] in `box` (left, top, width, height). Outside the image, it
+    is filled with `beyond`."""
     left, top, width, height = box
     found = pixels.new_full((*pixels.shape[:-2], height, width), beyond)
     inner = pixels[..., max(top, 0) : top + height, max(left, 0) : left + width]

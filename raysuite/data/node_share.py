@@ -31,7 +31,7 @@ from raysuite.files import lock
 from raysuite.units import human_bytes
 
 LARGEST_SHARE = 0.8
-"""The share of free memory that may be used: training needs the rest."""
+"""Largest share of the free memory that a new folder may take: training needs the rest."""
 
 
 class NodeShare:
@@ -72,8 +72,9 @@ def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -
     """Call `find` in one process of the node, and return its result. Processes that call this
     function meanwhile wait, and return the same result.
 
-    `folder`: the folder of the file with the result (default: in the node's memory); several nodes
-    may use one folder. If its file system has no locks, every process calls `find`.
+    `folder`: where the file with the result is (default: in the node's memory); nodes may share a
+    folder, because each node has its own file there. If the folder's file system has no locks,
+    every process calls `find`.
     """
     asked = time.monotonic()  # all processes of a node share this clock
     file = _locks() / name if folder is None else folder / f".{socket.gethostname()}-{name}"
@@ -115,13 +116,13 @@ def _locks() -> Path:
 
 
 def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
-    """Write the folder. Raises DataError if less than `size` bytes of memory are free."""
+    """Write the folder. Raises DataError if `size` is more than the memory that may be used."""
     memory = min(shutil.disk_usage(path.parent).free, int(LARGEST_SHARE * free_memory()))
     if size > memory:
         raise DataError(
             f"the decoded samples need {human_bytes(size)}, but only {human_bytes(memory)} may be "
-            f"used (the free space of {path.parent}, or {LARGEST_SHARE:.0%} of the free memory if "
-            "less); choose another loader"
+            f"used (the smaller of the free space of {path.parent} and {LARGEST_SHARE:.0%} of the "
+            "free memory); choose another loader"
         )
     partial = _partial(path)
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process

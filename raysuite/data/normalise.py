@@ -29,7 +29,8 @@ _UNUSED = _references([np.empty(1, np.uint8)])[0]
 
 
 class Buffers(Generic[Kind]):
-    """A pool of arrays of one dtype, not thread-safe. An array is reused when it has no view left.
+    """A pool of arrays of one dtype, not thread-safe. An array is reused once only the pool refers
+    to it.
 
     Without a pool, the allocator returns large arrays (such as 64 ImageNet images) to the kernel.
     Each batch then gets new memory, whose page faults take longer than normalising.

@@ -30,12 +30,12 @@ def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def balanced(labels: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
-    """An order as long as `labels` [samples], in which the classes' numbers of samples differ by at
-    most one; the same on every machine.
+    """An order of as many samples as `labels` has, in which the numbers of samples of any two
+    classes differ by at most one; the same on every machine.
 
     The samples of a class are in random order. If a class has too few samples, they are repeated,
-    in a new random order each time. Samples with labels below 0 are left out. The choice of the
-    classes with one more sample is random too.
+    in a new random order each time. Samples with labels below 0 are left out. Which
+    classes get one more sample than the others is random too.
     """
     classes = np.unique(labels[labels >= 0])
     places = np.full(len(classes), len(labels) // max(1, len(classes)))

@@ -96,9 +96,9 @@ def check_whole(sample: Sample, place: str) -> None:
 def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
     """The pixels of a Pillow image: [H, W, channels].
 
-    CMYK is converted by Pillow, and transparency is dropped. The orientation is ignored: Pillow
-    applies it to TIFFs only, when it loads them, and this function reverses it. Raises DepthError
-    for unsupported pixels, and Pillow's errors.
+    CMYK is converted by Pillow, and transparency is dropped. The orientation tag is ignored:
+    Pillow rotates or mirrors only TIFFs by it, on loading, and this function undoes that. Raises
+    DepthError for unsupported pixels, and Pillow's errors.
     """
     turned = None
     if image.format == "TIFF":
@@ -152,7 +152,7 @@ def whole(pixels: NDArray[np.uint8]) -> Part:
 
 
 def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
-    """The whole pixels that `box` touches: first column, first row, end column, end row."""
+    """The pixels that `box` touches: first column, first row, end column, end row (exclusive)."""
     left, top, width, height = box.tolist()
     return math.floor(left), math.floor(top), math.ceil(left + width), math.ceil(top + height)
 
@@ -160,7 +160,7 @@ def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
 def cut_out(
     pixels: NDArray[np.uint8], box: NDArray[np.float64], begin: tuple[int, int] = (0, 0)
 ) -> tuple[NDArray[np.uint8], Part]:
-    """The whole pixels that `box` touches (0 outside the image), and the box as a Part of them.
+    """The pixels that `box` touches (0 outside the image), and the box relative to them.
 
     `begin`: the column and row of the image at which `pixels` begin.
     """

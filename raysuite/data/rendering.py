@@ -106,7 +106,8 @@ class Rendering:
         return got.labels
 
     def normalise(self, pixels: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
-        """Write (x - 255 mean) * (1 / (255 std)) of [b, H, W, C] to `out` [b, C, H, W]."""
+        """Write (x - 255 mean) * (1 / (255 std)), for each x in `pixels` [b, H, W, C], to `out`
+        [b, C, H, W]."""
         for image, values in zip(pixels, out, strict=True):
             self._normalise(image, values)
 

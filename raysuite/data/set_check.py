@@ -20,7 +20,8 @@ _UNKNOWN = 1
 
 
 def target_of(data: DataOptions, classifies: bool = True) -> Target:
-    """The Target for a spec's data set, and whether its task is classification."""
+    """The Target for the data set of a spec. `classifies`: whether the spec's task is
+    classification."""
     if data.own:
         return Target(data, tensors=not classifies)
     names: tuple[str, ...] = ()
@@ -31,7 +32,7 @@ def target_of(data: DataOptions, classifies: bool = True) -> Target:
 
 
 def detect(path: Path) -> Target:
-    """The data set in a folder, recognised by its files. Raises DataError if there is none."""
+    """The data set in a folder, recognised by its files. Raises DataError if none is recognised."""
     path = path.expanduser()
     if not path.is_dir():
         what = "is a file" if path.exists() else "is not there"
@@ -144,8 +145,8 @@ def _by_number(place: str) -> list[tuple[int, str]]:
 
 
 def _against_official(target: Target, splits: Mapping[str, Part]) -> Iterator[Finding]:
-    """A note if a named set has other numbers of images than the official set: it is then
-    synthetic, or a part of the official set."""
+    """A note if the numbers of images of a named set differ from those of the official set: the set
+    is then synthetic, or a part of the official set."""
     known = NAMED.get(target.data.name)
     found = tuple(splits[split].images if split in splits else 0 for split in SPLITS)
     if known is not None and found != (known.facts.train_samples, known.facts.val_samples):

@@ -27,11 +27,11 @@ from raysuite.files import write_whole
 from raysuite.spec.datasets import cache_dir
 
 CHUNK = 512
-"""Samples that are checked and cached together: some seconds of work for one core."""
+"""Number of samples that are checked and cached together: some seconds of work for one core."""
 
 _VERSION = 2
-"""Version of the check. A change after which the check finds other samples unreadable must increase
-it, so that older results are not reused."""
+"""Version of the check, to be increased if a change of the code alters which samples are found
+unreadable, so that cached results of the older code are not reused."""
 
 Faults = dict[int, str]
 """Sample -> why it cannot be read. Readable samples are left out."""
@@ -62,8 +62,8 @@ def look(
 
 
 def lacking(prepared: Prepared, split: Split) -> list[str]:
-    """Descriptions of missing data that are not single samples: classes without training images,
-    and records after damaged bytes in a shard without an index."""
+    """Descriptions of missing data without sample numbers: classes without training images, and
+    records after damaged bytes in a shard without an index."""
     if prepared.form == "folder" and prepared.listing is not None and split == "train":
         filled = set(Listing.read(prepared.listing, split).labels.tolist())
         bare = [name for label, name in enumerate(prepared.classes) if label not in filled]

@@ -27,8 +27,9 @@ def transformed(
 ) -> NDArray[np.uint8]:
     """Apply the transform to an image [size, size, C]; without a transform, return the image.
 
-    `draw`: seed and epoch; None in validation, where the transform gets no generator. Raises
-    DataError, with the image's place, if the transform raises or changes the shape or dtype.
+    `draw`: seed and epoch; None in validation, where the transform gets None in place of a
+    generator. Raises DataError if the transform raises an exception or changes the shape or dtype;
+    `place` says in the message which image it was.
     """
     if prepared.data.transform is None:
         return image
@@ -41,13 +42,13 @@ def transformed(
     except (Exception, SystemExit) as error:  # the user's code may raise any error
         raise DataError(
             f"{place}: data.transform {prepared.data.transform} raised {type(error).__name__}: "
-            f"{error}; it is called with uint8 {list(image.shape)} and a numpy.random.Generator, "
-            "or None in validation"
+            f"{error}; data.transform is called with a uint8 array of shape {list(image.shape)} "
+            "and a numpy.random.Generator (in validation, None)"
         ) from error
     if found.dtype != np.uint8 or found.shape != image.shape:
         raise DataError(
             f"{place}: data.transform {prepared.data.transform} returned {found.dtype} of shape "
-            f"{list(found.shape)}; expected uint8 of shape {list(image.shape)}; mean and std "
-            "are applied after it"
+            f"{list(found.shape)}; expected uint8 of shape {list(image.shape)}; raysuite applies "
+            "mean and std after the transform"
         )
     return found

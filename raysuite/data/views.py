@@ -1,4 +1,4 @@
-"""Augmentation: the part of each image that the network gets (its view), possibly mirrored.
+"""Augmentation: the region of each image that the network gets (the view), possibly mirrored.
 
 A view depends only on seed, epoch and sample. Every loader therefore delivers the same view, for
 any number of ranks, and also if an epoch is resumed in the middle.
@@ -14,25 +14,26 @@ from numpy.typing import NDArray
 from raysuite.data.prepared import Prepared
 
 SCALE = (0.08, 1.0)
-"""Range of the area of a random part, relative to the image's area: Szegedy et al. 2015, "Going
+"""Range of the area of a random crop, relative to the image's area: Szegedy et al. 2015, "Going
 deeper with convolutions", section 6 (arXiv:1409.4842)."""
 RATIO = (3 / 4, 4 / 3)
-"""Range of the width of a random part, relative to its height; same source as SCALE."""
+"""Range of the aspect ratio (width / height) of a random crop; same source as SCALE."""
 TRIES = 10
-"""Number of random parts tried before the centre is used, as in torchvision's RandomResizedCrop."""
+"""Number of random crops that are tried before a centred crop is used, as in torchvision's
+RandomResizedCrop."""
 SHORT_SIDE = 256 / 224
 """In validation, the image's shorter side is resized to this multiple of the side of the centre
 crop: He et al. 2015."""
 SHIFT = 1 / 8
-"""The largest shift of pad_crop_flip, relative to the side: 4 of CIFAR's 32 pixels (He et al. 2015,
-4.2)."""
+"""The largest shift of pad_crop_flip, relative to the image's width or height: 4 of CIFAR's 32
+pixels (He et al. 2015, 4.2)."""
 
 
 @dataclass(frozen=True)
 class Views:
     """boxes: [b, 4] left, top, width and height in source pixels, float64; whole numbers if the
-    views are augmented. With pad_crop_flip, boxes may extend beyond the image, where pixels are
-    zero. flips: [b] bool, True if the view is mirrored left to right."""
+    views are augmented. With pad_crop_flip, boxes may extend beyond the image; pixels outside it
+    are zero. flips: [b] bool, True if the view is mirrored left to right."""
 
     boxes: NDArray[np.float64]
     flips: NDArray[np.bool_]
@@ -86,14 +87,15 @@ def _whole(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _centre(sizes: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    """Boxes [b, 4] of the centre squares whose sides become `size` if the images' shorter sides are
-    resized to 256 / 224 * `size`."""
+    """Boxes [b, 4] of the square centre crops: a crop's side becomes `size` when the shorter side
+    of its image is resized to 256 / 224 * `size`."""
     side = sizes.min(axis=1, keepdims=True) * (size / round(size * SHORT_SIDE))
     return np.concatenate([(sizes - side) / 2, side, side], axis=1)
 
 
 def _random_parts(sizes: NDArray[np.int64], u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The first random part inside the image, or else the largest centred part within RATIO."""
+    """Boxes [b, 4]: the first random crop that fits into the image or, if none of TRIES fits, the
+    largest centred crop with an aspect ratio within RATIO."""
     width, height = (sizes[:, i, None].astype(np.float64) for i in (0, 1))
     area = width * height * (SCALE[0] + u[..., 0] * (SCALE[1] - SCALE[0]))
     low, high = np.log(RATIO)

@@ -3,10 +3,11 @@
 python -m torch.distributed.run --nproc-per-node 2 -m raysuite.gate FILE REQUEST
 
 REQUEST is JSON: {"strategies": [[number, options], ...], "settings": {...}, "device": "cpu",
-"plans": [[number, plan], ...]}. The plans name the user's own network and are optional. For each
-strategy, rank 0 appends a line of JSON to FILE at the beginning ({"begin": number}) and another
-line with the verdict. A rank that raises an exception appends its error and ends with status 1, so
-that torchrun ends the other ranks, which may wait for it.
+"plans": [[number, plan], ...]}. `plans` is optional: a strategy with a plan is also checked with
+the network of the plan. For each strategy, rank 0 appends two lines of JSON to FILE:
+{"begin": number} before the check, and a line with the verdict after it. A rank that raises an
+exception appends its error and ends with status 1, so that torchrun ends the other ranks, which may
+wait for it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
 
 def main(file: Path, request: dict[str, Any]) -> int:
-    """Check every strategy of `request`; return 1 if a strategy raises an exception."""
+    """Check the strategies of `request` in order; end with 1 at the first that raises an exception,
+    else return 0."""
     settings = StepSettings(micro_batch=1, **request["settings"])
     sys.path.append(os.getcwd())  # the user's own modules are in this folder
     world = world_from_environment(request["device"])

@@ -48,7 +48,7 @@ class DelayedEngine(SingleEngine):
         ]
         self._steps = 0
         self._versions: list[list[list[Tensor]]] = []
-        """[updates since the pipeline was empty][stages][parameters]."""
+        """Versions of the weights: [updates since the pipeline was empty][stages][parameters]."""
         self.drain()
 
     def drain(self) -> None:

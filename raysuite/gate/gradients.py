@@ -1,4 +1,5 @@
-"""Compare a lossy strategy's mean gradients with exact gradients, within the options' bounds."""
+"""Compare a lossy strategy's mean gradients with exact gradients; the strategy's options determine
+how large an error may be."""
 
 from __future__ import annotations
 
@@ -52,9 +53,9 @@ def compare_gradients(
     gradient with the exact mean over the ranks, which one process computes in fp32 with the same
     weights.
 
-    The mean gradient is the step's change of the weights divided by the rate. In the first steps
-    all ranks have samples. In each later step only one part of the ranks has samples: if their
-    gradients are lost, the mean gradient is 0. All ranks must call this function.
+    The mean gradient is the step's change of the weights divided by the learning rate. In the first
+    steps all ranks have samples. In each later step only one part of the ranks has samples: if
+    their gradients are lost, the mean gradient is 0. All ranks must call this function.
 
     Bounds: with u the unit roundoff of `lossy.reduced`, the error of a mean of n terms is at most
     (n + 1) u times the mean of absolute values, because each term, its division and n - 1 additions
@@ -62,10 +63,11 @@ def compare_gradients(
     more roundings are allowed for sums in two levels. Each rounding may also add an error of half
     of the format's smallest positive number.
 
-    `lossy.projected`: let m be the mean gradient plus the remainder of the steps before. A step of
+    If `lossy.projected` is True, the error of a matrix is computed from a product that is 0 for a
+    correct step: let m be the mean gradient plus the remainder of the steps before. A step of
     PowerSGD is s = P P' m, where P' P = 1 (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and
     2), and its remainder is m - s. So s' (m - s) = 0 for any P. If the step is c s instead, this
-    product is c (1 - c) s' s; if rank k is missing, the product is s' g_k / n.
+    product is c (1 - c) s' s; if the gradient g_k of rank k is missing, it is s' g_k / n.
 
     Passes in 16 bits can change the sign of values before a ReLU. In 16 bits, an error beyond the
     bound counts only if it is found three times, each time with other samples.
@@ -124,7 +126,7 @@ _GRADIENT_BATCH = 16
 """Samples of a micro-batch. With four samples, one in twelve draws had an error above the bound for
 passes in bf16; with 16, the largest error was half of the bound."""
 _PARTS = 64
-"""Largest number of parts into which ranks are divided. Each part in turn has all samples of a
+"""Largest number of parts into which the ranks are divided. Each part in turn has all samples of a
 step."""
 
 
@@ -169,7 +171,7 @@ class _WorstErrors:
 
     def __init__(self, net: nn.Module, lossy: Lossy, replicas: int, precision: str) -> None:
         self.worst = torch.zeros(2, dtype=torch.float64)
-        """`error` and `beyond` of `Gradients` so far."""
+        """Largest values of `Gradients.error` and `Gradients.beyond` in the steps so far."""
         reduced = torch.finfo(DTYPES[lossy.reduced or "fp32"])
         roundings = replicas + 3
         relative = lossy.within + roundings * reduced.eps / 2
@@ -214,7 +216,7 @@ _MOST_LOST = 0.4
 """Upper limit of the relative error that is allowed for a gradient, for any number of ranks. It
 must stay below 0.5, the error of a gradient that is wrong by a factor of two."""
 _LEAST_KEPT = 0.01
-"""Share of a matrix's norm that a projection must keep; a random projection almost always keeps
-more."""
+"""Lower bound of the share of a matrix's norm that a projection keeps; a random projection almost
+always keeps more."""
 _ROUNDING = 1e-4
-"""Relative error of fp32, and of the sums that torch.compile reorders."""
+"""Relative error that is allowed for rounding in fp32, also of sums that torch.compile reorders."""

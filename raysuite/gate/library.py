@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-5
-"""Tolerance for fp32. A different order of sums causes an error of about 1e-7; a gradient that is
-not averaged causes an error of about 1."""
+"""Default upper bound of the relative error, for fp32. A different order of summation causes an
+error of about 1e-7; a gradient that is not averaged causes an error of about 1."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,11 @@ def check(
     r0 is r before the first step; if r = r0, w must equal r. Sharded tensors are gathered for this
     comparison.
 
-    Raises GateError on every rank with the first parameter, rank and step that differ. Raises
-    UserError for `steps` below 1, for a reference without its step or with other parameters, for
-    layers that are still lazy, and for shards that are not DTensors (FullyShardedDataParallel,
-    ZeRO 3), because these cannot be compared.
+    Raises GateError on every rank; the message names the first parameter that differs, its rank and
+    its step. Raises UserError for `steps` below 1, if only one of `reference` and `reference_step`
+    is given, if the two networks differ in the names or shapes of parameters, for layers that are
+    still lazy, and for shards that are not DTensors (FullyShardedDataParallel, ZeRO 3), because
+    these cannot be compared.
     """
     ranks = _Ranks()
     if (reference is None) != (reference_step is None):
@@ -80,8 +81,8 @@ def check(
         if unequal:
             listed = some(sorted({name for name, _ in unequal}), 5)
             raise UserError(
-                f"the model and the reference differ in the parameters {listed}; give the same "
-                "network as the reference"
+                "the model and the reference differ in the names or shapes of the parameters "
+                f"{listed}; build both from the same network"
             )
         _compare_begin(model, before, ranks)
     error, compared = None, True
@@ -129,7 +130,8 @@ class _Ranks:
 
 
 _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
-"""Attributes of DistributedDataParallel, torch.compile and FSDP that refer to the whole model."""
+"""Attributes in which DistributedDataParallel, torch.compile, FSDP and Lightning Fabric keep the
+wrapped model."""
 
 
 def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -170,8 +172,8 @@ def _refuse_incomparable(model: nn.Module, reference: nn.Module | None) -> None:
     own, whole = _tensors(model), {} if reference is None else _tensors(reference)
     if lazy := [name for name, each in (*own.items(), *whole.items()) if is_lazy(each)]:
         raise UserError(
-            f"got {some(lazy, 3)} of lazy layers, which have no shape yet; pass a batch through "
-            "the network before the check"
+            f"got lazy layers, whose tensors {some(lazy, 3)} have no shape yet; pass a batch "
+            "through the network before the check"
         )
     wrapped = any(type(each).__name__ == "FullyShardedDataParallel" for each in model.modules())
     parameters = _parameters(model).items()
@@ -180,11 +182,15 @@ def _refuse_incomparable(model: nn.Module, reference: nn.Module | None) -> None:
         n for n, each in parameters if not each.numel() and (n not in whole or whole[n].numel())
     ]
     if wrapped or empty:
-        given = "FullyShardedDataParallel" if wrapped else f"{some(empty, 3)} without elements"
+        given = (
+            "FullyShardedDataParallel"
+            if wrapped
+            else f"parameters without elements ({some(empty, 3)})"
+        )
         raise UserError(
             f"got {given}: the gate cannot compare these shards; shard with "
             "torch.distributed.fsdp.fully_shard, whose shards (DTensors) it can compare, or, if "
-            "the network itself has parameters without elements, give a reference"
+            "the unsharded network also has parameters without elements, give a reference"
         )
 
 

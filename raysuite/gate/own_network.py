@@ -46,13 +46,13 @@ _TOLERANCE_16_BITS = 0.5
 """Relative error above which a difference in bf16 or fp16 is reported; the check passes in any
 case. A wrong loss scale changes an update by a factor of two or more."""
 TOLERANCE = 1e-3
-"""Largest relative error of an update. Correct strategies had errors below a third of this with the
-networks of tests/contract/test_networks.py; rounding alone gives an update of 1 % of the weights an
-error of 1e-5."""
+"""Largest allowed relative error of an update. Correct strategies had errors below a third of this
+bound with the networks of tests/contract/test_networks.py. Rounding alone causes an error of 1e-5
+in an update that changes the weights by 1 %."""
 _FLOOR = 1e-3
-"""An error is divided by the norm of its tensor's update or, if it is larger, by this share of the
-larger of two norms: that of the tensor, and that of the update of all tensors. Some gradients
-consist only of rounding errors, such as the gradient of a bias before BatchNorm."""
+"""The error of a tensor is divided by the largest of three values: the norm of the tensor's update,
+this share of the tensor's norm, and this share of the norm of the update of all tensors. The last
+two matter for gradients that are only rounding errors, such as that of a bias before BatchNorm."""
 _UPDATE = 1e-2
 """The change of the weights in the first step, relative to their norm."""
 _STEPS = 2
@@ -60,12 +60,13 @@ _SAMPLES = 4
 """Largest number of samples in a micro-batch. With only two, BatchNorm after a global pooling
 enlarges rounding errors."""
 _MICRO_BATCHES = 2
-"""Largest number of micro-batches in a step. A pipeline takes as many as in the run's plan."""
+"""Largest number of micro-batches in a step of a rank. A pipeline takes as many as the run's plan
+has."""
 BUDGET_S = 60.0
 """Time limit in seconds: the check is left out if it is expected to take longer."""
 _HELD, _RANKS_OF_A_HOST = 8, 16
-"""Largest number of copies of the weights in rank 0's memory at a time, and largest number of ranks
-on its host, each of which may have one more copy in memory."""
+"""Assumptions for the memory that the check needs: at most this many copies of the weights in rank
+0's memory at a time, and at most this many ranks on its host, each with one further copy."""
 _SEED = 2023
 _RATES = {"lr", "lr_reference_batch", "lr_scaling"}
 """Settings of the optimiser that do not matter here, because the check chooses its own rate."""
@@ -112,16 +113,20 @@ def compare(
         needed = size * (_HELD + min(world.size, _RANKS_OF_A_HOST))
         skipped = ""
         if communicates:
-            skipped = "in one process, its SyncBatchNorm would wait for other ranks"
+            skipped = "in one process, the network's SyncBatchNorm would wait for other ranks"
         elif not rate:
             skipped = (
-                "a pass through it fails, changes no weight, or needs more memory than is free"
+                "a pass through the network fails, changes no weight, or needs more memory than is "
+                "free"
             )
         elif expected_s > budget_s:
-            skipped = f"it would take about {expected_s:.0f} s, more than {budget_s:.0f} s"
+            skipped = (
+                f"the comparison would take about {expected_s:.0f} s, more than {budget_s:.0f} s"
+            )
         elif needed > left:
             skipped = (
-                f"it would need {human_bytes(needed)} of memory, and {human_bytes(left)} are free"
+                f"the comparison would need {human_bytes(needed)} of memory, and "
+                f"{human_bytes(left)} are free"
             )
         if skipped:
             return Found(skipped=skipped, seconds=time.perf_counter() - began)
@@ -147,7 +152,8 @@ def compare(
         step, number, by, worst, failed = comm.all_reduce(compared, "max").tolist()
     seconds = time.perf_counter() - began
     if failed:
-        return Found(None, ranks_equal, skipped="one process cannot train it", seconds=seconds)
+        skipped = "one process cannot train the network"
+        return Found(None, ranks_equal, skipped=skipped, seconds=seconds)
     differs = ""
     if step:
         name = list(weights[-1])[int(number)]
@@ -228,7 +234,7 @@ def _prepared(
 
 def _class_weights(plan: RunPlan) -> Tensor | None:
     """Unequal weights [classes] if the run has class weights, else None. The run's own weights are
-    not used: with `auto`, they depend on its labels."""
+    not used: with `auto`, they depend on the labels of its data set."""
     if plan.spec.training.class_weights is None:
         return None
     return torch.linspace(0.5, 1.5, plan.dataset.classes)
@@ -260,7 +266,8 @@ def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index
 def _train(
     plan: RunPlan, engine: Engine, settings: StepSettings, rate: float, draws: _Draws, kept: bool
 ) -> list[dict[str, Tensor]]:
-    """Train; return the weights before and after each step or, if not `kept`, the last weights."""
+    """Train; return the initial weights and those after each step or, if not `kept`, only the last
+    weights."""
     found = [engine.weights()]
     engine.train()
     first = engine.replica * settings.accumulate
@@ -300,7 +307,7 @@ class _Replicas(nn.Module):
 def _reference(
     plan: RunPlan, world: World, settings: StepSettings, rate: float
 ) -> list[dict[str, Tensor]]:
-    """The weights before and after each step of one process in fp32."""
+    """The initial weights and those after each step, from training in one process in fp32."""
     single = Single()
     single.start(World.alone(world.device))
     draws = _Draws()
@@ -320,9 +327,10 @@ def _reference(
 def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
     """Measure one micro-batch on this rank alone.
 
-    Returns the seconds of its passes, the learning rate with which its gradient changes the weights
-    by 1 %, the bytes of the weights, the free bytes, and 0. All are 0 if a pass fails. If the
-    network would wait for other ranks, the last value is 1 and all others are 0.
+    Returns five numbers: the duration of its forward and backward pass in seconds, the learning
+    rate with which its gradient changes the weights by 1 %, the bytes of the weights, the bytes of
+    free memory, and whether the network would wait for other ranks (0 or 1). If it would wait, the
+    first four are 0; if a pass fails, all are 0.
     """
     try:
         model = _network(plan, world, _Draws())
@@ -350,8 +358,8 @@ def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
 def _first_difference(
     weights: list[dict[str, Tensor]], reference: list[dict[str, Tensor]], tolerance: float
 ) -> Tensor:
-    """The step (from 1) and number of the first parameter that differs, its difference, and the
-    largest error; the first three are 0 if none differs."""
+    """Four numbers: step (from 1), number and relative error of the first parameter that differs
+    (all 0 if none differs), and the largest relative error of any parameter."""
     first, worst = (0.0, 0.0, 0.0), 0.0
     before = reference[0]
     if list(weights[-1]) != list(before):
@@ -377,7 +385,8 @@ def key(plan: RunPlan) -> Any:
     """Cache key of a verdict on the plan's network, which must be imported already; None if the
     code of the network is unknown.
 
-    The code of a user's own network is all imported modules in the root folder of its module.
+    The code of a user's own network consists of all imported modules in the root folder of the
+    module that defines it.
     """
     model, facts = plan.spec.model, plan.dataset
     if ":" in plan.spec.task.name:

@@ -1,7 +1,8 @@
 """Train a small network with a strategy and in one process, and compare the two.
 
-docs/explanation/gate.md explains the variations. With BatchNorm, the one process computes a pass
-for each rank's slice and adds the gradients; without BatchNorm, a pass of the whole global batch.
+docs/explanation/gate.md explains the variations. With BatchNorm, or if the strategy is an
+asynchronous pipeline, the one process computes one pass for each micro-batch of each rank and adds
+the gradients; otherwise it computes one pass for the whole global batch.
 The one process always trains in fp32: in 16 bits it could have the strategy's own error, such as a
 wrong loss scale. In fp16 the strategy takes one more step, whose gradients overflow on the last
 rank only, so that all ranks must skip it.
@@ -36,7 +37,7 @@ from raysuite.spec.strategies import PipelineOptions
 
 SEED = 2023
 TOLERANCE = 1e-5
-"""Largest relative error: some 100 roundings of fp32."""
+"""Largest allowed relative error in fp32: about 100 rounding errors of fp32."""
 DRAWS = 3
 """Number of draws of samples. If rounding can change the sign of a value before a ReLU, an error
 counts only if it exceeds its bound with each draw."""
@@ -217,8 +218,8 @@ def comm_fault(comm: Comm, world: World) -> str:
         return ""
     return (
         f"the strategy's comm does not reach all ranks: there are {world.size} ranks, the comm's "
-        f"size is {comm.size}; of the ranks' numbers, all_gather gives {ranks}, and all_reduce "
-        f"gives {', '.join(f'{value:g} ({how})' for how, value in reduced.items())}"
+        f"size is {comm.size}; applied to the rank numbers, all_gather gives {ranks}, and "
+        f"all_reduce gives {', '.join(f'{value:g} ({how})' for how, value in reduced.items())}"
     )
 
 
@@ -243,7 +244,7 @@ def make_engine(
     layers: int = 3,
     pause_s: float = 0.0,
 ) -> Engine:
-    """An engine for the small network, with equal initial weights everywhere."""
+    """An engine for the small network, with equal initial weights on all ranks."""
     net = small_net(world, batch_norm, layers, pause_s)
     net.to(memory_format=MEMORY_FORMATS[settings.memory_format])
     return strategy.prepare(
@@ -256,7 +257,7 @@ def make_engine(
 def small_net(
     world: World, batch_norm: bool = False, layers: int = 3, pause_s: float = 0.0
 ) -> SmallNet:
-    """The small network, with equal weights everywhere."""
+    """The small network, with equal weights on all ranks."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         return SmallNet(batch_norm, layers, pause_s).to(world.device)
@@ -357,8 +358,8 @@ def _distance(value: Tensor, reference: Tensor) -> float:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Disable TF32 within the context. cuDNN uses TF32 by default. TF32 rounds to 10 bits, so its
-    errors are far larger than the differences that matter here."""
+    """Disable TF32 within the context. cuDNN uses TF32 by default. TF32 rounds the mantissa to 10
+    bits, so its errors are far larger than the differences that matter here."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     try:

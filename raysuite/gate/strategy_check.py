@@ -25,23 +25,24 @@ from raysuite.spec.strategies import Lossy, StrategyOptions
 from raysuite.train.building import build_model, step_settings
 
 TOLERANCE_COMPILED = 1e-4
-"""Largest relative error of compiled networks. torch.compile fuses and reorders sums, which changes
-the rounding, and the difference grows with each step."""
+"""Largest allowed relative error with compiled networks. torch.compile fuses and reorders sums,
+which changes the rounding, and the difference grows with each step."""
 
 TOLERANCE_BF16_UPDATES = 1e-3
-"""Largest relative error with an optimiser that computes updates in bf16. A difference in the last
-bit of fp32 sometimes becomes a difference in the last bit of bf16. Of 300 correct training
+"""Largest allowed relative error with an optimiser that computes updates in bf16. A difference in
+the last bit of fp32 sometimes becomes a difference in the last bit of bf16. Of 300 correct training
 runs with Muon, five had an error above 1e-5, and one had 1.6e-4."""
 
 TOLERANCE_16_BITS = 0.2
-"""Largest relative error of the updates, logits and losses in bf16 and fp16. In 84 correct training
-runs per format, with ranks * micro-batches from 1 to 64, errors were at most 0.12 in bf16 and 0.03
-in fp16."""
+"""Largest allowed relative error of the updates, logits and losses in bf16 and fp16. In 84 correct
+training runs per format, with ranks * micro-batches from 1 to 64, errors were at most 0.12 in bf16
+and 0.03 in fp16."""
 _TENSOR_16_BITS = 0.5
-"""Largest relative error of one tensor's update; it was at most 0.3 in correct training runs."""
+"""Largest allowed relative error of one tensor's update in bf16 and fp16; it was at most 0.3 in
+correct training runs."""
 
 _BITING_CLIP = 0.05
-"""A gradient norm that the small network exceeds in every step."""
+"""A limit for clipping that the gradient norm of the small network exceeds in every step."""
 
 
 def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]) -> GateVerdict:
@@ -127,7 +128,8 @@ def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdi
             "passed": not faults,
             "ranks_equal": found.ranks_equal,
             "error_rebuilt": found.error,
-            "rule": f"{verdict.rule}; the run's network within {TOLERANCE_REBUILT:.0e} of torch's",
+            "rule": f"{verdict.rule}; the run's network within {TOLERANCE_REBUILT:.0e} of the same "
+            "network in torch",
             "message": "; ".join(filter(None, [*faults, verdict.message])),
         }
     )
@@ -144,8 +146,8 @@ def examine_network(
     """Compare two training steps of the plan's own network, and add the result to `verdict`, which
     has passed. All ranks must call this function.
 
-    The comparison in fp32 without the strategy's lossy options decides; the error in 16 bits is
-    only reported.
+    The strategy fails if its weights differ in fp32 without lossy options, or if the ranks hold
+    different weights; the error in 16 bits is only reported.
     """
     options = plan.spec.strategy
     if options.own_network:  # the network that it trains is not a torch module
@@ -155,7 +157,7 @@ def examine_network(
         why = "not compared: the strategy has no exact form"
         return verdict.model_copy(update={"network": why})
     if (schedule := options.pipeline()) and schedule.asynchronous:
-        why = "not compared: its gradients are applied late by design"
+        why = "not compared: the strategy applies gradients late by design"
         return verdict.model_copy(update={"network": why})
     strategy = _variant(strategy, options, exact, world)
     network, faults, error, seconds, ranks_equal = [], [], None, 0.0, True
@@ -178,7 +180,7 @@ def examine_network(
                 )
         else:
             first = f", {found.differs}" if found.differs else ""
-            network.append(f"in {precision} an update differs by {found.error:.1e} at most{first}")
+            network.append(f"in {precision} updates differ by at most {found.error:.1e}{first}")
     return verdict.model_copy(
         update={
             "passed": not faults,
@@ -227,7 +229,8 @@ def examine(
             return _verdict(options.name, world, run_id, message=plain[0].fault)
     rule = "ranks bit-equal; equal to one process on the same global batch"
     if late:
-        rule += " that delays gradients and keeps versions of the weights as the schedule does"
+        rule += " (the process delays gradients and keeps versions of the weights as the "
+        rule += "schedule does)"
     if exact_options is not None and (parts := _in_parts(exact, exact_options, world)):
         plain.append(small_network.compare(parts[0], world, pure, pause_s=parts[1]))
         rule += ", also with several reductions per step"
@@ -239,14 +242,15 @@ def examine(
         if optimizer.updates_in_bf16:
             rounded.append(found)
             rule += f" within {TOLERANCE_BF16_UPDATES:.0e}"
-            remarks.append(f"with {optimizer.name} it differs by {found.error:.1e}")
+            remarks.append(f"with {optimizer.name} results differ by {found.error:.1e}")
         else:
             plain.append(found)
     if settings.compile != "off":
         mode = replace(pure, compile=settings.compile)
         compiled = [compare(mode, batch_norm=each) for each in (False, True)]
         rule += f"; compiled within {TOLERANCE_COMPILED:.0e}"
-        remarks.append(f"compiled it differs by {max(each.error for each in compiled):.1e}")
+        worst = max(each.error for each in compiled)
+        remarks.append(f"with torch.compile results differ by {worst:.1e}")
     if settings.precision != "fp32" and exact_options is not None:
         short = [compare(replace(settings, clip_norm=clip)) for clip in clips]
         rule += f"; in {settings.precision} within {TOLERANCE_16_BITS:.0%} of one process in fp32"
@@ -262,7 +266,7 @@ def examine(
     if options.own_network:
         net = small_network.small_net(world, batch_norm=True)
         rebuilt.append(compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES))
-        rule += f"; running statistics within {TOLERANCE_REBUILT:.0e} of torch's"
+        rule += f"; running statistics within {TOLERANCE_REBUILT:.0e} of those of torch"
     compared = [*plain, batch_norm, *short, *compiled, *rounded, *rebuilt]
     equal_and_finite: list[Comparison | Gradients] = [*compared, *lossy]
     faults = _faults(equal_and_finite)
@@ -296,8 +300,8 @@ def lossy_gradients(
 ) -> list[Gradients]:
     """Errors of gradients with a lossy strategy's options; empty for other strategies.
 
-    The gradients are compared in fp32 with one reduction, in fp32 with several reductions of a
-    network with BatchNorm, and with the run's settings.
+    The gradients are compared in fp32; in fp32 with several reductions per step and with BatchNorm
+    in the network, if the strategy supports these; and with the run's settings, if they differ.
     """
     if not strategy.lossy:
         return []
@@ -314,7 +318,7 @@ def lossy_gradients(
 
 
 def beyond_bounds(lossy: list[Gradients]) -> list[str]:
-    """A message if gradients exceed the error bounds of lossy options; else empty."""
+    """A message if an error in `lossy` exceeds the bound of the lossy options; else empty."""
     beyond = max((each.beyond for each in lossy), default=0.0)
     if beyond <= 1:
         return []

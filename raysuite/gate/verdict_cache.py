@@ -28,9 +28,11 @@ _HOROVODS_ALGORITHMS = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDU
 
 
 def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
-    """[ranks, 3]: hashes of each rank's host, environment and transport; all ranks must call it.
+    """Hashes [ranks, 3] of each rank's host, environment and transport. All ranks must call this
+    function.
 
-    The transport's hash covers the environment variables by which libraries choose algorithms.
+    The transport's hash covers the environment variables by which NCCL and Horovod choose
+    algorithms.
     """
     transport = {
         name: value
@@ -49,9 +51,9 @@ def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
 
 class VerdictCache:
     """Passed checks of a strategy in rank 0's cache folder: one file per combination of options,
-    versions, machine types, code and own networks.
+    settings, versions, machine types, code and own network.
 
-    A file's name depends on the numbers of ranks per host, but not on the names of hosts.
+    A file's name depends on how many ranks each host has, but not on the names of hosts.
     """
 
     def __init__(
@@ -79,7 +81,8 @@ class VerdictCache:
         return cache_dir() / "gate" / f"{options.name}-w{world.size}-{digest}.json"
 
     def find(self, *key: Any) -> GateVerdict | None:
-        """The verdict in rank 0's cache for `key`; all ranks must call it."""
+        """The verdict in rank 0's cache for `key`: the arguments of `self.file`. All ranks must
+        call this method."""
         file = self.file(*key)
         known = known_pass(file) if self._world.rank == 0 else None
         if not self._comm.all_reduce(torch.tensor([float(known is not None)]), "max").item():
@@ -93,7 +96,7 @@ class VerdictCache:
 
     def _unread(self) -> GateVerdict:
         """The placeholder that a rank returns in place of the verdict if it cannot read rank 0's
-        cache; only rank 0's Records are kept."""
+        cache. It is never stored, because only rank 0 stores records."""
         return GateVerdict(
             run_id="",
             strategy="",

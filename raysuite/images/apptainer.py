@@ -14,7 +14,7 @@ from raysuite.errors import MissingPartError, RaysuiteError
 ENGINES = ("apptainer", "singularity")
 """Names of the program; the first one that is on PATH is used."""
 _PATIENCE_S = 60.0
-"""Seconds that an interrupted Apptainer has to remove its unfinished image."""
+"""Seconds that an interrupted Apptainer is given to remove its unfinished image."""
 
 
 class EngineError(RaysuiteError):

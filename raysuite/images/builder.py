@@ -177,7 +177,7 @@ def check(order: Order) -> None:
     if order.choice.arch != this_architecture():
         raise UserError(
             f"got {order.choice.arch}, but this machine is {this_architecture()}; build the image "
-            "on a machine of its own architecture"
+            f"on a machine with the architecture {order.choice.arch}"
         )
     if order.out.suffix != ".sif" or not order.out.parent.is_dir():
         raise UserError(f"got {order.out}; it should be NAME.sif in a folder that exists")
@@ -309,5 +309,5 @@ def _half(path: Path) -> Path:
 
 
 def _path() -> str:
-    """PATH with the system's folders: debootstrap is in them, but a user's PATH may lack them."""
+    """PATH and the sbin folders: debootstrap is in one of them, but a user's PATH may lack them."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

@@ -91,7 +91,7 @@ def recipe(image: Path, root: Path) -> Check:
     choice = Choice(Variant(facts["variant"]), extras=tuple(facts["extras"]), arch=facts["arch"])
     wanted = digest(choice, root)
     if facts["digest"] == wanted:
-        return Check("recipe", True, f"digest {wanted[:16]}, equal to this checkout's")
+        return Check("recipe", True, f"digest {wanted[:16]}, equal to the digest of this checkout")
     note = (
         f"digest {facts['digest'][:16]}, but this checkout's digest is {wanted[:16]}: build the "
         "image again"

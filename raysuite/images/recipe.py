@@ -1,5 +1,5 @@
-"""The parts of an image: the choices, the arguments of the two definition files in containers/,
-and a Dockerfile made from these files."""
+"""The recipe of an image: its choices, its ingredients, the arguments of the two definition files
+in containers/, and a Dockerfile made from these files."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 def dockerfile(choice: Choice, root: Path) -> str:
     """A Dockerfile of both layers, which spython writes from the definition files.
 
-    The lines on CUDA_COMPAT are left out: NVIDIA's container toolkit does their work. The building
-    machine's settings are not used."""
+    The lines with CUDA_COMPAT are left out, because NVIDIA's container toolkit itself selects a
+    libcuda that fits the driver. The building machine's settings are not used."""
     from spython.main.parse.parsers import SingularityParser
     from spython.main.parse.writers import DockerWriter
 

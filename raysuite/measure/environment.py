@@ -40,10 +40,10 @@ PACKAGES = tuple(
 )
 
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
-"""Major version of the CUDA that torch is built with -> the oldest branch of NVIDIA's driver for it
+"""Major version of the CUDA with which torch is built -> the oldest NVIDIA driver branch for it
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
-"""File with the version of NVIDIA's kernel driver, which a container can read even without --nv."""
+"""File with the version of NVIDIA's kernel driver; a container can read it even without --nv."""
 
 IMAGE_FACTS = Path("/etc/raysuite-image.json")
 """File with the facts about an image that `raysuite image build` has built."""
@@ -93,7 +93,7 @@ def environment(commits: bool = True) -> dict[str, Any]:
 
 
 def fingerprint(env: dict[str, Any]) -> str:
-    """16 hex digits, equal for equal hardware and versions, for the keys of the gate's cache.
+    """A hash of the hardware and of the software versions, as 16 hex digits.
 
     Host name, commit, job, the host's memory and the number of cores are left out, so that nodes of
     one kind, and differently sized jobs on them, have the same fingerprint.
@@ -148,7 +148,8 @@ def amdsmi() -> Any:
 
 
 def _amd_gpus() -> list[dict[str, Any]]:
-    """AMD's GPUs, with the keys of `gpus`. Untested: written from AMD SMI's documentation."""
+    """This host's AMD GPUs, with the same keys as in `gpus`. Untested: written from AMD SMI's
+    documentation."""
     if (smi := amdsmi()) is None:
         return []
     try:
@@ -169,7 +170,8 @@ def _amd_gpus() -> list[dict[str, Any]]:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """Name, bytes of memory and driver of each GPU of this host: NVIDIA's, else AMD's."""
+    """Name, bytes of memory and driver version of each GPU of this host: of its NVIDIA GPUs, or of
+    its AMD GPUs if NVML cannot be loaded."""
     if (pynvml := nvml()) is None:
         return _amd_gpus()
     try:
@@ -201,13 +203,14 @@ def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
     least = LEAST_DRIVER.get(int((built or "0").partition(".")[0]))
     needs = f"torch is built with CUDA {built}, which needs driver {least} or newer"
     if built is None:
-        return "torch is built without CUDA; `make setup` installs the build with it"
+        return "torch is built without CUDA; `make setup` installs a build with CUDA"
     if not driver:
         return f"there is no NVIDIA driver here; {needs}"
     if offered is None:
         return (
             f"NVIDIA's driver {driver} is installed, but its libcuda.so.1 cannot be loaded; in an "
-            "image, it is visible only with --nv (a site's gpus_per_node sets that)"
+            "image, this library is visible only with apptainer's option --nv, which raysuite adds "
+            "if the site sets gpus_per_node"
         )
     if offered // 1000 >= int(built.partition(".")[0]):
         return ""
@@ -299,7 +302,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _container() -> str | None:
-    """Apptainer's SIF file, or the name of another container engine; None outside a container."""
+    """Path of Apptainer's image, or else the container engine's name; None outside a container."""
     image = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
     if image:
         return image
@@ -312,7 +315,8 @@ def _container() -> str | None:
 
 
 def _image() -> dict[str, Any] | None:
-    """Digest of the recipe, variant, commit and build time of an image; None outside an image."""
+    """Facts about the image in which this process runs: digest of the recipe, variant,
+    architecture, commit and build time. None outside an image of raysuite."""
     try:
         facts = json.loads(IMAGE_FACTS.read_text("utf-8"))
     except (OSError, ValueError):

@@ -26,8 +26,8 @@ def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
     """Append samples of this host to `file` every `period_s` seconds within the context, and once
     at its end. Without a file, do nothing.
 
-    The file is created at once, because the number of these files decides how MLflow's metrics are
-    named. An error in sampling or writing ends the sampling, not the run.
+    The file is created at once, because names of MLflow's metrics contain the host if a run has
+    several such files. An error in sampling or writing ends the sampling, not the run.
     """
     if file is None:
         yield

@@ -35,8 +35,8 @@ def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
 
 
 def _mean_s(work: Callable[[], object], device: torch.device) -> float:
-    """Mean seconds of a call, over calls during _SECONDS. Unlike a minimum, a mean contains the
-    effect of disturbances."""
+    """Mean seconds of a call of `work`, which is called repeatedly for _SECONDS. Unlike a minimum,
+    a mean contains the effect of disturbances."""
     for _ in range(3):
         work()
     calls, began = 0, now(device)
@@ -47,8 +47,8 @@ def _mean_s(work: Callable[[], object], device: torch.device) -> float:
 
 
 def _read_s(folder: Path) -> float:
-    """Seconds to read a new file, the best of three times. Before each time, posix_fadvise advises
-    the kernel to drop the file's pages from its cache."""
+    """Seconds to read a new file: the shortest of three reads. Before each read, posix_fadvise
+    advises the kernel to drop the file's pages from the page cache."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".raysuite-read-") as file:
         file.write(os.urandom(_FILE_BYTES))
         file.flush()

@@ -160,8 +160,8 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Whether a zone is a package or memory. Other zones (cores, psys) count the energy of these
-    zones again."""
+    """Whether a zone counts the energy of a processor package or of memory. Other zones (cores,
+    psys) count this energy, or a part of it, again."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:
@@ -183,7 +183,7 @@ class Gpu:
 
     @classmethod
     def found(cls, device: torch.device) -> Gpu | None:
-        """The GPU of a torch device; None for a CPU, and if NVML does not answer."""
+        """The GPU of a torch device; None for a CPU, or if NVML cannot access the GPU."""
         if device.type != "cuda" or (pynvml := nvml()) is None:
             return None
         # not by its index: CUDA_VISIBLE_DEVICES gives devices other indices than NVML's
@@ -219,13 +219,13 @@ class Gpu:
 
 
 class AmdGpu(Gpu):
-    """An AMD GPU, read by AMD SMI, a part of ROCm. Untested: written from its documentation."""
+    """An AMD GPU, read by ROCm's AMD SMI. Untested: written from AMD SMI's documentation."""
 
     library = "AMD SMI"
 
     @classmethod
     def found(cls, device: torch.device) -> AmdGpu | None:
-        """The GPU of a torch device; None for a CPU, and if AMD SMI does not answer."""
+        """The GPU of a torch device; None for a CPU, or if AMD SMI cannot access the GPU."""
         if device.type != "cuda" or (smi := amdsmi()) is None:
             return None
         its: Any = torch.cuda.get_device_properties(device)

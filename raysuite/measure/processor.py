@@ -23,7 +23,7 @@ def machine_seconds() -> float:
 def family_seconds(process: psutil.Process, itself: bool = True) -> float:
     """Processor seconds of the descendants of a process, and with `itself` also of the process.
 
-    The time of a process that has ended counts for the process that waited for it.
+    The kernel adds the time of a descendant that has ended to the process that waited for its end.
     """
     total = 0.0
     for each in [process, *process.children(recursive=True)]:
@@ -47,8 +47,8 @@ class OtherPrograms:
         self._taken = [now - then for now, then in zip(self._read(), self._began, strict=True)]
 
     def cores(self, gather: Callable[[Tensor], Tensor]) -> list[float]:
-        """Cores that other programs kept busy between `begin` and `end`, on average, per worker;
-        `gather` is an all-gather, which all ranks have to call."""
+        """For each worker, the mean number of cores that other programs kept busy on its machine
+        between `begin` and `end`. `gather` is an all-gather, so all ranks have to call `cores`."""
         host = zlib.crc32(BOOT.read_bytes()) if BOOT.exists() else 0
         rows = gather(tensor([[float(host), *self._taken]], dtype=float64)).reshape(-1, 4).tolist()
         return [

@@ -6,7 +6,7 @@
   `step` is called once for several batches.
 - Samples are counted in the batches that the script takes from its DataLoader. torch has no hook
   for this, so `DataLoader.__iter__` is replaced in this process.
-- `torch.distributed.init_process_group` is replaced too, to time how long the process group takes,
+- `torch.distributed.init_process_group` is replaced too, to time the forming of the process group,
   and `os._exit`, to record the end of the script.
 
 A rank appends its measurements to its own file, about once a second, as lines of JSON. All times
@@ -57,7 +57,8 @@ class Row(NamedTuple):
     samples: int | None
     tokens: int | None
     evaluates: bool
-    """Whether the script evaluated: it read batches of another loader, or without gradients."""
+    """Whether the script evaluated: it read a batch while gradients were disabled, or more than one
+    batch of a loader other than the training loader."""
     idle_s: float
     """Seconds from the end of the previous step to the first request to the training loader."""
 
@@ -117,7 +118,7 @@ class Recorder:
 
     @property
     def on_device(self) -> bool:
-        """Whether steps are timed by a GPU's events."""
+        """Whether steps are timed by CUDA events."""
         return bool(self._events)
 
     @property
@@ -282,7 +283,8 @@ class Recorder:
         return [float(group["lr"]) for group in groups if "lr" in group]
 
     def _checked(self) -> dict[str, Any]:
-        """The values to compare after a step: digests, the hash of the samples, and the loss."""
+        """The values to compare after a step: digests of the parameters and of the state of torch's
+        random generator, the hash of the samples, and the loss."""
         import torch
 
         loss, self._loss = self._loss, None
@@ -343,7 +345,7 @@ class Recorder:
         )
 
     def add(self, kind: str, content: Mapping[str, Any]) -> None:
-        """Append a line of this kind, such as the file's head or a profile."""
+        """Append a line of the kind `kind`, such as the file's head or a profile."""
         with self._file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"kind": kind, **content}) + "\n")
 
@@ -358,7 +360,7 @@ def _event() -> Any:
 
 def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
     """Number of samples of a batch (length of the first axis of its first tensor) and number of
-    tokens (of `input_ids`); each is None if its tensor is missing."""
+    tokens (elements of `input_ids`); each is None if its tensor is missing."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return (int(shape[0]), None) if len(shape) else (None, None)
@@ -422,7 +424,7 @@ def _has_loaded(module: str) -> bool:
 
 
 def _are_shards(tensors: Sequence[Any]) -> bool:
-    """Whether this rank has only a part of the tensors, as with FSDP and ZeRO's partitions."""
+    """Whether `tensors` are only this rank's shards of the parameters, as with FSDP and ZeRO."""
     if any(each.is_shard() for t in tensors for each in getattr(t, "placements", ())):
         return True
     if _has_loaded("deepspeed"):
@@ -449,7 +451,8 @@ def _modules() -> list[Any]:
 
 
 def _layers_that_differ() -> list[str]:
-    """Classes of layers in training mode that depend on how a batch is divided among ranks."""
+    """Classes of the layers, in training mode, whose outputs depend on how a batch is divided among
+    ranks."""
     from torch import nn
 
     kinds = (
@@ -461,7 +464,8 @@ def _layers_that_differ() -> list[str]:
 
 
 def _names(tensors: Sequence[Any]) -> list[str]:
-    """Names of parameters in the outermost modules; a number for a parameter without a name."""
+    """Names of parameters in the outermost modules; `parameter N` for the N-th of `tensors`,
+    counted from 0, if it has no name there."""
     modules = _modules()
     inside = {id(child) for module in modules for child in module.children()}
     names = {

@@ -104,7 +104,7 @@ class Event(NamedTuple):
     end: int
     thread: int
     on_device: bool = False
-    """A kernel, copy or fill that ran on a GPU."""
+    """Whether the event is a kernel, copy or fill that ran on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
 
     `mark` is the name of the events by which an engine marks its communication. `timeline` has the
     intervals of collectives that a framework itself has recorded, in ns since 1970. If the events
-    contain GPU kernels, these count instead of the host's operators; communication kernels count
-    instead of the host's collectives.
+    contain GPU kernels, only these count as computation, not the host's operators. If communication
+    kernels are among them, only these count as communication, not the host's events or `timeline`.
     """
     events = list(events)
     frame = next(event for event in events if event.name == WINDOW and not event.on_device)
@@ -173,7 +173,7 @@ def _spans(events: Sequence[Event], wanted: Callable[[Event], bool]) -> Interval
 
 
 def _kernels(events: Sequence[Event]) -> dict[str, Intervals]:
-    """Intervals by class; empty if nothing ran on a GPU."""
+    """The intervals of each class in KERNELS; empty if nothing ran on a GPU."""
     found: dict[str, list[Interval]] = {name: [] for name in KERNELS if events}
     for event in events:
         kind = next(name for name, pattern in KERNELS.items() if pattern.search(event.name))

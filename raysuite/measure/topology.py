@@ -79,11 +79,12 @@ def gpu_node(pci: str, sys: Path = SYS) -> int | None:
 
 
 def shares(topology: Topology, workers: int, near: Sequence[int | None] = ()) -> list[list[int]]:
-    """The CPUs of each worker of this host; empty lists if there is less than one core per worker.
+    """The CPUs of each worker of this host; an empty list for a worker with less than one core.
 
-    `near` are the memory nodes of the workers' GPUs. The workers of a memory node share its cores
-    evenly. Cores of a memory node without a GPU are added to the nearest memory node with a GPU on
-    the same socket. Without GPUs, or if the node of a GPU is not known, all cores are split evenly.
+    `near` are the memory nodes of the workers' GPUs. Workers whose GPUs have the same memory node
+    share its cores evenly. Cores of a memory node without a GPU are added to the nearest memory
+    node with a GPU on the same socket. Without GPUs, or if the node of a GPU is not known, all
+    cores are split evenly.
     """
     by_node = {core.node: core.socket for core in topology.cores}
     if len(near) != workers or any(node not in by_node for node in near):
@@ -120,8 +121,8 @@ def bound_cpus(
 ) -> list[int]:
     """The CPUs of worker `index` of this host; empty if the worker is not bound.
 
-    `auto` binds only on hosts with several memory nodes. Raises UserError for a list of CPUs that
-    is missing, or not usable here.
+    `auto` binds only on hosts with several memory nodes. Raises UserError if `binding` has
+    no list of CPUs for the worker, or if the list contains CPUs that are not usable here.
     """
     if binding == "none" or (binding == "auto" and len(topology.nodes) < 2):
         return []
@@ -136,21 +137,26 @@ def bound_cpus(
     usable = {cpu for core in topology.cores for cpu in core.cpus}
     if not set(cpus) <= usable:
         raise UserError(
-            f"resources.binding names the CPUs {binding[index]}; usable here are {cpu_list(usable)}"
+            f"resources.binding names the CPUs {binding[index]}, but usable on this host are only "
+            f"{cpu_list(usable)}; name only these"
         )
     return cpus
 
 
 def bind(cpus: Collection[int]) -> None:
-    """Bind all threads of this process, and those that it starts later. Memory is then allocated on
-    the node of the thread that writes it first (Linux, set_mempolicy(2), MPOL_DEFAULT)."""
+    """Bind all threads of this process, and those that it starts later, to `cpus`. Memory is then
+    allocated on the node of the thread that writes it first (Linux, set_mempolicy(2),
+    MPOL_DEFAULT)."""
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # the thread has just ended
             os.sched_setaffinity(int(thread), cpus)
 
 
 def read_cpus(text: str) -> list[int]:
-    """The kernel's notation of CPUs: `0-2,8` -> 0, 1, 2, 8. Raises ValueError for anything else."""
+    """Read CPUs in the kernel's notation: `0-2,8` -> 0, 1, 2, 8.
+
+    Raises ValueError for other texts.
+    """
     found: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

@@ -80,7 +80,7 @@ def tcp_names(found: set[Connection]) -> set[str]:
 
 def nccl_names(log: str) -> set[str]:
     """The names of the transports in NCCL's log (INFO, INIT), from the lines on how NCCL connects
-    two ranks. Numbers of devices are left out of the names."""
+    two ranks. Device numbers are left out of the names."""
     found = (_VIA.search(line) for line in log.splitlines())
     parts = (each[1].split("/") for each in found if each)
     return {
@@ -89,7 +89,7 @@ def nccl_names(log: str) -> set[str]:
 
 
 def infiniband(root: Path = INFINIBAND) -> list[str]:
-    """This host's InfiniBand devices with an active port, without those of RoCE (Ethernet)."""
+    """This host's InfiniBand devices with an active port, without RoCE devices (Ethernet)."""
     return sorted(
         {
             port.parent.parent.name
@@ -119,5 +119,5 @@ def _plain(address: str) -> str:
 
 
 def fast_networks(infiniband_root: Path = INFINIBAND, slingshot: Path = SLINGSHOT) -> list[str]:
-    """Devices of this host that NCCL can use in place of sockets: InfiniBand's and Slingshot's."""
+    """Devices of this host that NCCL can use instead of sockets: InfiniBand and Slingshot."""
     return infiniband(infiniband_root) + sorted(each.name for each in slingshot.glob("cxi*"))

@@ -27,15 +27,16 @@ __all__ = ["build", "check", "cost_of", "layers_of"]
 
 
 def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
-    """The model for images of this data set: [b, channels, size, size] -> [b, classes] logits.
+    """The model for samples of this data set; for images, [b, channels, size, size] -> [b, classes]
+    logits.
 
     Initial weights are drawn from torch's global generator, so seed it first. Lazy layers are
     initialised. A user's own `module:attribute` gets all options of the spec, and `num_classes`,
     `in_channels` and `image_size` (or `sequence`) if its signature has them; options take
     precedence.
 
-    Raises UserError if the model cannot be imported or made, does not accept the data set's images,
-    or is not an nn.Module.
+    Raises UserError if the model cannot be imported or made, does not accept the data set's
+    samples, or is not an nn.Module.
     """
     from torch import nn
 
@@ -54,8 +55,9 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
         ) from error
     if not isinstance(built, nn.Module):
         raise UserError(
-            f"model {model.name!r} gave {type(built).__name__}; it should be a subclass of "
-            "torch.nn.Module or a function that returns an instance of one"
+            f"model {model.name!r}, when called, returned an object of type "
+            f"{type(built).__name__}, not a torch.nn.Module; give a subclass of torch.nn.Module or "
+            "a function that returns an instance of one"
         )
     if any(isinstance(each, nn.UninitializedParameter) for each in built.parameters()):
         _initialise(built, facts)
@@ -89,10 +91,10 @@ def check(name: str) -> None:
 
 
 def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
-    """The cost of a spec's model: parameters, forward FLOPs, activation bytes. The weights take no
-    memory, unless the model cannot be built on torch's meta device.
+    """The cost of a spec's model: parameters, forward FLOPs, activation bytes. The model is built
+    on torch's meta device, where weights take no memory, or on the CPU if that fails.
 
-    Raises the errors of `build`, and UserError if the model cannot process the data set's images.
+    Raises the errors of `build`, and UserError if the model cannot process the data set's samples.
     """
     from raysuite.models.model_costs import cost
 
@@ -172,7 +174,7 @@ def _constructor(name: str, facts: DatasetFacts) -> Constructor:
 
 def _named(call: Callable[..., Any]) -> set[str]:
     """The names of arguments that can be given by keyword. `**kwargs` is not counted: the function
-    that receives them may not accept these arguments."""
+    to which it is passed on may not accept every name."""
     try:
         parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):  # some built-ins have no signature

@@ -48,8 +48,8 @@ def torchvision_model(name: str, num_classes: int, options: dict[str, Any]) -> A
 
 
 _WITHOUT_HEADS = {"aux_logits": False, "init_weights": True}
-"""Auxiliary heads would return more than logits. `init_weights` is set because torchvision will
-change its default."""
+"""With auxiliary heads, a network in training mode would return more than its logits.
+`init_weights` is set because torchvision will change its default."""
 
 
 def torchvision_constructor(name: str, facts: DatasetFacts) -> Constructor:
@@ -70,9 +70,9 @@ def torchvision_constructor(name: str, facts: DatasetFacts) -> Constructor:
 def first_convolution(
     theirs: nn.Conv2d, in_channels: int, kernel_size: int | None = None, stride: int | None = None
 ) -> nn.Conv2d:
-    """A new convolution to replace `theirs`, the first of a network. It has `in_channels` channels
-    and, if given, another kernel size and stride. With stride 1 and an odd kernel size, height and
-    width of the output are those of the input.
+    """A new convolution to replace `theirs`, the first convolution of a network. It has
+    `in_channels` input channels and, if given, another kernel size and stride. With stride 1 and an
+    odd kernel size, the output has the height and width of the input.
 
     Weights are initialised as in torchvision's ResNets, VGGs and MobileNetV2: normal, with variance
     2 / fan-out (He et al. 2015, arXiv:1502.01852, eq. 14), for any number of input channels.

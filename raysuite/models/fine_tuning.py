@@ -21,7 +21,7 @@ _SHOWN = 6
 
 
 def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[str]:
-    """Load weights and buffers into `network` from a state_dict of torch.save or safetensors.
+    """Load weights and buffers into `network` from a file of torch.save or safetensors.
 
     The classifier (the layer with one output per class of `facts`) keeps its initial values if the
     file has another number of classes, or if the file is in a run's folder and that run's classes
@@ -40,10 +40,10 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
         same = (name for name in own if name.rpartition(".")[0] == layer)
         head = [name for name in same if own[name].shape[:1] == outputs]
         if not head:
-            remedy = "give weights of a run with these classes"
+            remedy = "give weights of a run with the same classes"
             whose = (
-                f"the run of {file} (the network does not end in its layer of classes, so this "
-                "layer cannot be left out)"
+                f"the run of {file} (the network's last layer is not its classifier, so the "
+                "classifier's weights cannot be left out)"
             )
             match_classes(of_run, whose, facts.class_names, "the data set", remedy)
     wrong = {
@@ -60,8 +60,8 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
             f"{what}: {some(sorted(names), _SHOWN)}" for what, names in wrong.items() if names
         )
         raise UserError(
-            f"model.weights: the weights in {file} are not those of this model: {text}; give a "
-            "file of the same architecture and options (for torchvision's weights of ImageNet: "
+            f"model.weights: the weights in {file} do not fit this model: {text}; give weights of "
+            "the same architecture and options (torchvision's ImageNet weights need "
             "model.options.stem: large)"
         )
     network.load_state_dict({k: v for k, v in given.items() if k not in head}, strict=False)
@@ -69,7 +69,7 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The entries of a state_dict without those of modules' get_extra_state."""
+    """The tensors of a state_dict, without the other values that get_extra_state may add."""
     import torch
 
     return {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
@@ -115,7 +115,7 @@ def _read(file: Path) -> dict[str, Any]:
         for name, each in found.items()
     ):
         raise UserError(
-            f"model.weights: {file} is not a state_dict, a dictionary of tensors by name; write "
+            f"model.weights: {file} is not a state_dict (a dictionary of tensors by name); write "
             "one with torch.save(model.state_dict(), FILE)"
         )
     return dict(found)

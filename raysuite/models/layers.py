@@ -23,7 +23,7 @@ class LayerCost:
     name: str
     parameters: int
     trained: int
-    """The parameters that are not frozen."""
+    """Number of the parameters that are not frozen."""
     forward_flops: int
     """Multiply-adds, counted as in `ModelCost.forward_flops`."""
     output_bytes: int

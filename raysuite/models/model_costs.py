@@ -1,6 +1,6 @@
 """The cost of a model: parameters, forward FLOPs, bytes of activations and of gradients.
 
-The model is run on torch's meta device, which has shapes but no values.
+The model is run on torch's meta device, where tensors have shapes but no values.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
 
     If the model cannot run on the meta device, a copy runs on the device of its weights.
 
-    Raises UserError if the model cannot process these images.
+    Raises UserError if the model cannot process these samples.
     """
     parameters = list(model.parameters())
     try:
@@ -153,7 +153,7 @@ def _lstm_flops(
     *_: Any,
     **__: Any,
 ) -> int:
-    """Two operations for each weight, time step and sample; arguments are shapes."""
+    """FLOPs of an LSTM layer, from shapes: two for each weight, time step and sample."""
     time_steps, samples = inputs[:2]
     return 2 * time_steps * samples * (math.prod(input_weights) + math.prod(hidden_weights))
 

@@ -1,9 +1,10 @@
 """torchvision's ResNets, ResNeXts and wide ResNets, with a stem that depends on the image size.
 
 The large stem is torchvision's. The small stem is a 3 x 3 convolution of stride 1 without pooling,
-as in DDLBench on MNIST and CIFAR-10. With both stems, the state_dict has torchvision's names. In
-torchvision's bottleneck, the 3 x 3 convolution halves the image (ResNet "v1.5"). In He et al. 2015
-(arXiv:1512.03385), the first 1 x 1 convolution halves it. torchvision's needs 2 to 6 % more FLOPs.
+as in DDLBench on MNIST and CIFAR-10. With both stems, the state_dict has torchvision's names. In a
+bottleneck block that downsamples, torchvision's 3 x 3 convolution has the stride 2 (ResNet "v1.5");
+in He et al. 2015 (arXiv:1512.03385), the first 1 x 1 convolution has it. torchvision's networks
+need 2 to 6 % more FLOPs.
 """
 
 from __future__ import annotations

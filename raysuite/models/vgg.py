@@ -3,8 +3,8 @@
 The large head is torchvision's, three layers on 7 x 7 pixels. The small head is one layer from 512
 channels to the classes, as in DDLBench on MNIST and CIFAR-10. For 28 x 28 pixels, DDLBench leaves
 the fifth pooling out, because one pixel is left after four poolings. raysuite leaves out each
-pooling whose input has one pixel, so that images may have any size. If the image has more than
-32 x 32 pixels, the head gets the mean over the remaining pixels.
+pooling whose input has one pixel, so that images may have any size. If several pixels are left
+after the last pooling (for images of at least 64 x 64 pixels), the head gets their mean.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ def build_optimizer(
     """The optimiser of `parameters`, which are not sharded yet, with the learning rate `lr`.
 
     `lr` is the rate after scaling (`RunPlan.peak_lr`); the rate of a step is `lr` times `factor`.
-    `names` are the names of the parameters, for patterns; without names, patterns are ignored.
+    `names` are the parameters' names, which the patterns in `options` match; without `names`, the
+    patterns are ignored.
 
     Raises UserError for a pattern that does not match any of the `names`.
     """

@@ -6,9 +6,9 @@ Training BERT in 76 minutes", arXiv:1904.00962, algorithm 2, with the identity f
 
 Both need the norms of whole tensors: results differ if a strategy shards or flattens tensors. All
 settings of a step are in the parameter groups, from which Horovod makes its own optimiser. torch
-has neither LARS nor LAMB. timm, which has both, is not used: it is optional, its LARS applies the
-rate outside the momentum, and its LAMB reads an option from the optimiser's defaults, which
-Horovod's optimiser lacks.
+has neither LARS nor LAMB. timm, which has both, is not used: it is optional, its LARS multiplies
+by the learning rate after the momentum, and its LAMB reads `max_grad_norm` from the optimiser's
+`defaults`, in which Horovod's optimiser has timm's default instead of the set value.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class MuonWithAdamW(Optimizer):
     """torch's Muon over groups with `matrices` True, and torch's AdamW over all other groups."""
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
-        """Each group has the settings of its optimiser; missing settings are torch's defaults."""
+        """Each group has the settings of its optimiser; for missing ones, torch's defaults hold."""
         self._rules: dict[bool, Optimizer] = {
             matrices: rule(own)
             for matrices, rule in ((True, Muon), (False, AdamW))

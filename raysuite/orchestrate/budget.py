@@ -1,5 +1,6 @@
 """A time budget for a suite: after the first round, a variant is repeated only while time is left
-and its confidence interval is too wide. Rank 0 decides this before each run, from the journals."""
+and, from three finished repeats on, only while the confidence interval of its throughput is too
+wide. Rank 0 decides this before each run, from the journals."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def settle(results: Results) -> list[str]:
             width = stat.half_width / stat.mean
             lines.append(f"too few repeats of {variant_name(plan)}: ±{width:.1%} (n = {stat.n})")
     return [
-        f"budget: {enough} of {len(variants)} variants have intervals of at most ±{WIDTH:.0%}",
+        f"budget: {enough} of {len(variants)} variants have throughput intervals of at most "
+        f"±{WIDTH:.0%}",
         *lines,
     ]
 

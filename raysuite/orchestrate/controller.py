@@ -97,7 +97,7 @@ class FailureRecorder:
             # ranks that lost a peer fail before Ray detects whether a node was lost
             hosts = self._nodes.lost(patient=not dead)
             if hosts:
-                message = f"in the last attempt together with node {', '.join(hosts)}"
+                message = f"in the last attempt, Ray also lost node {', '.join(hosts)}"
             reason: FailReason = "node_lost" if hosts else "lost"
             record_failure(
                 plan, self._results, reason, f"its workers died in {times}; {message}", detail
@@ -163,8 +163,8 @@ class NodeKeeper:
         self._deadline = deadline
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """From now on, wait for nodes while one of these runs is left, and end the workers at
-        `deadline`."""
+        """From now on, wait for nodes while one of these runs has not ended, and end the workers
+        at `deadline`."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 
@@ -203,7 +203,8 @@ class NodeKeeper:
             raise DeadlineError("the workers exceeded their time limit")
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes. With `patient`, give Ray time to detect them."""
+        """The hosts of the dead nodes on which workers ran. With `patient`, give Ray time to
+        detect these nodes."""
         hosts: dict[str, str] = json.loads(self.hosts_file.read_text("utf-8"))
         deadline = time.monotonic() + (_VERDICT_S if patient and len(hosts) > 1 else 0.0)
         while True:

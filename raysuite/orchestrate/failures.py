@@ -12,8 +12,9 @@ from raysuite.train.out_of_memory import ray_out_of_memory
 
 
 def storage_error(error: Exception | None) -> Exception | None:
-    """The error that ended a group of runs, if its cause is that the results could not be written;
-    else None. If Ray Train's controller failed, its error is returned instead of `error`."""
+    """The error that ended a group of runs, if it comes from a full or read-only file system; else
+    None. If Ray Train's controller failed, the controller's own error is checked and returned
+    instead of `error`."""
     cause = getattr(error, "controller_failure", error)
     return cause if isinstance(cause, StorageError) or (cause and is_full(cause)) else None
 

@@ -1,4 +1,4 @@
-"""Find batch sizes by trial before the runs, with workers of the same kind as those of the runs."""
+"""Find batch sizes by trial before the runs, on workers with the same resources as in the runs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SEARCH = "raysuite.orchestrate.worker:search_group"
 
 @dataclass(frozen=True)
 class Decision:
-    """Plans in which all batch sizes are decided, and the results of the searches for sizes that
-    the spec gives as `auto`."""
+    """The plans, in which the sizes found by the searches replace `auto`, and the results of the
+    searches."""
 
     plans: list[RunPlan]
     found: dict[str, BatchFound] = field(default_factory=dict)
-    """Run id -> the search's Record, for the run's journal."""
+    """Run id -> Record of the result of the search, to be written into the run's journal."""
     stop: Stop | None = None
-    """The request that ended the search; some plans are then still undecided."""
+    """The request that stopped the search, if any; `plans` are then the given plans, unchanged."""
 
 
 def decide(
@@ -43,14 +43,15 @@ def decide(
     listener: Listener,
     deadline: float | None = None,
 ) -> Decision:
-    """Find the batch size of every undecided plan; plans with an equal key `same_search` share one
-    search.
+    """Find the batch size of every plan whose spec gives it as `auto`; plans for which
+    `same_search` returns the same key share one search.
 
-    The search uses workers of the same kind as those of the runs, on a cluster of `nodes` nodes. It
-    writes its trials below `root`, where workers can write, and removes them at its end.
+    The search uses workers with the same resources as in the runs, on a cluster of `nodes` nodes.
+    It writes its trials below `root`, where workers can write, and removes them at its end.
     `deadline`: time at which the search must end, in seconds since 1970.
 
-    Raises NothingFitsError, DeadlineError, and RunError for other errors of a model or strategy.
+    Raises NothingFitsError if not even the smallest size fits into memory, DeadlineError at the
+    deadline, and RunError if a search fails for any other reason.
     """
     wishes: dict[str, RunPlan] = {}
     for plan in plans:
@@ -135,7 +136,8 @@ def _once(plan: RunPlan) -> RunPlan:
 
 
 def _raise_others(plans: Sequence[RunPlan], results: Results) -> None:
-    """Raise the error that ended a search, unless memory ran out."""
+    """Raise RunError if an error or a lost node ended a search; if a size did not fit into memory,
+    the search continues."""
     for plan in plans:
         end = results.end_of(plan.run_id)
         if isinstance(end, RunFailed) and end.reason in ("error", "node_lost"):
@@ -143,5 +145,5 @@ def _raise_others(plans: Sequence[RunPlan], results: Results) -> None:
 
 
 def tried_file(folder: Path, plan: RunPlan) -> TriedFile:
-    """The trials of a plan, in the folder of a search."""
+    """The file with the trials of a plan's batch sizes, in the folder of a search."""
     return TriedFile(Results(folder).journal_file(plan.run_id).with_name("tried.jsonl"))

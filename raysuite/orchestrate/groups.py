@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.trainer import Workers
 
 INTERFACE = "RAYSUITE_INTERFACE"
-"""Environment variable: the network interface between nodes. `cluster up` sets it on all nodes."""
+"""Environment variable with the name of the network interface for traffic between nodes. `cluster
+up` sets it on all nodes."""
 
 CHECKPOINTS = "checkpoints"
 """Folder in the results folder, with a folder for the checkpoint of each run or segment."""
@@ -51,13 +52,13 @@ def make_trainer(
     work: str = RUNS,
     more: Callable[[], dict[str, Any]] = dict,
 ) -> Workers:
-    """Make the worker group that runs `plans`, or does other `work` for them.
+    """Make a worker group in which each worker runs the function `work` for `plans`.
 
-    `wait_for_nodes_s`: seconds to wait for nodes, instead of the plans' value. `deadline`: time at
-    which the workers are ended, in seconds since 1970. `more`: further arguments of `work`,
-    computed each time it starts on new workers.
+    `wait_for_nodes_s`: seconds to wait for nodes; None: as in the largest plan. `deadline`: time at
+    which the workers are ended, in seconds since 1970. `more`: returns further arguments of `work`;
+    called each time `work` starts on new workers.
 
-    The largest plan determines the number of workers.
+    The largest plan also determines the number of workers.
     """
     from ray.train.v2.api.config import RunConfig, ScalingConfig
 
@@ -120,7 +121,8 @@ def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:
     """Ray's runtime environment of the workers: their network interface, if INTERFACE names one,
     and nsys for each worker, if the plan enables it.
 
-    nsys records the profile's steps into the run's folder, one `nsight-PID.nsys-rep` per worker.
+    nsys records the profiled steps into one file per worker, `nsight-PID.nsys-rep` in the run's
+    folder.
     (Ray Core, "Profiling", nsight; Nsight Systems User Guide, CLI options.)
     """
     interface = os.environ.get(INTERFACE)

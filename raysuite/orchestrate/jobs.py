@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _PATIENCE_S = 60.0
-"""Seconds without an answer after which a request fails: a head may be restarting."""
+"""Seconds without an answer after which a request is given up; a head may need this time to start
+again."""
 _PAUSE_S = 0.5
 _NO_AGENT = "No available agent"
-"""The job server's message if the head's agent has not reported yet."""
+"""Part of the job server's error message as long as Ray's agent on the head is not registered."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Job:
 
     @property
     def code(self) -> int:
-        """Exit code for a program that waited for the job: the command's exit code, or else 1."""
+        """Exit code for a program that waited for the job: the command's exit code, or 1 if the job
+        failed without a positive exit code."""
         if self.status == "SUCCEEDED":
             return 0
         return self.exit_code if self.exit_code and self.exit_code > 0 else 1
@@ -66,7 +68,7 @@ class JobServer:
             self._client = self._connect()
 
     def submit(self, entrypoint: str) -> str:
-        """Run a shell command on the cluster's head, in its working folder; return the job's id."""
+        """Run a shell command on the head, in the cluster's working folder; return the job's id."""
         name = f"job-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         deadline = time.monotonic() + _PATIENCE_S
         with self._named_errors():
@@ -95,7 +97,7 @@ class JobServer:
         """The newest job. Raises UserError if none was ever submitted."""
         known = self.jobs()
         if not known:
-            raise UserError("no job was submitted to this cluster yet")
+            raise UserError("no job has been submitted to this cluster yet")
         return known[-1]
 
     def logs(self, name: str) -> str:
@@ -114,7 +116,7 @@ class JobServer:
     def follow(self, name: str) -> Iterator[str]:
         """Yield the job's output, until the job has ended.
 
-        A broken connection is restored. Raises RunError if it cannot be restored for a minute.
+        A broken connection is restored. Raises RunError if this is not possible within a minute.
         """
         self.job(name)
         yielded, failing_since, tails = 0, None, True

@@ -37,7 +37,7 @@ class Need:
         return cls(plan.workers, plan.spec.resources.cpus_per_worker, plan.device == "gpu")
 
     def fit(self, capacity: Capacity) -> int:
-        """The number of workers that fit on the cluster."""
+        """The number of these workers that fit on the cluster."""
         return min(self.workers, capacity.holds(self.cpus, self.gpu))
 
     def __str__(self) -> str:

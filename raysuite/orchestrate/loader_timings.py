@@ -1,4 +1,5 @@
-"""Time loaders, decoding alone, and reading alone, each in a new process."""
+"""Measure the throughput of loaders, of decoding alone, and of reading alone, each in a new
+process."""
 
 from __future__ import annotations
 
@@ -118,12 +119,13 @@ that were prefetched at the start are used up."""
 _HELD = 3
 """Decoding alone is timed on this number of batches per thread, which are decoded repeatedly."""
 _PASS = 1024
-"""Minimum number of batches per request to a loader. For a small set, they span several epochs."""
+"""Minimum number of batches in one call of a loader. For a small data set, a call therefore loads
+several epochs."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One timing of one candidate, which runs in a new process."""
+    """One timing of one candidate, in a new process."""
 
     plan: LoadingPlan
     prepared: Prepared
@@ -214,7 +216,8 @@ def _enough(plan: LoadingPlan, images: int, seconds: float) -> bool:
 
 
 class _Watch:
-    """Wall-clock time, and processor time of the candidate's processes and of the machine."""
+    """Measures wall-clock time, and processor time of the candidate's processes and of the whole
+    machine."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -288,7 +291,7 @@ def _apart(trial: Trial, messages: Path) -> Timing | str:
     except EOFError:
         process.join()
         return (
-            f"its process was killed (exit code {process.exitcode}), often for lack of memory; "
+            f"its process was killed (exit code {process.exitcode}), possibly for lack of memory; "
             f"{messages} contains its output"
         )
     finally:
@@ -379,8 +382,8 @@ def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
 
 
 MOST_DECODED = 2 * GIB
-"""Bytes of a decoded set above which the loader `memory` is timed only on request, because each of
-its timings decodes the whole set."""
+"""Size in bytes of a decoded data set above which the loader `memory` is timed only on request,
+because each timing of this loader decodes the whole data set."""
 
 
 def compare(
@@ -428,5 +431,8 @@ def _excused(candidate: Candidate, material: Material, named: bool) -> Candidate
     size = material.pixel_bytes * material.samples
     if size <= min(MOST_DECODED, 0.5 * psutil.virtual_memory().available):
         return candidate
-    excuse = f"left out: the decoded set takes about {human_bytes(size)}; --loader memory times it"
+    excuse = (
+        f"left out: the decoded data set takes about {human_bytes(size)}; to time this loader, "
+        "give --loader memory"
+    )
     return candidate.model_copy(update={"excuse": excuse})

@@ -14,7 +14,7 @@ from raysuite.orchestrate.rendezvous import awaited, serve_store, store_at
 
 
 class Mailbox:
-    """JSON messages under keys, in a TCPStore of the trial's process.
+    """JSON messages, each under its own key, in a TCPStore of the trial's driver process.
 
     The store has no authentication: without signatures, any user who can connect could make the
     workers import other modules, or report false epochs. So each message is signed together with
@@ -41,7 +41,7 @@ class Mailbox:
         return self._host, self._store.port, self._secret
 
     def put(self, key: str, message: Any) -> None:
-        """Set the message of a key. Raises torch's DistError if the mailbox's process has ended."""
+        """Store a message under a key. Raises torch's DistError if the mailbox's process ended."""
         signed = {"message": message, "signature": self._signature(key, message)}
         self._store.set(key, json.dumps(signed))
 
@@ -49,13 +49,13 @@ class Mailbox:
         return self._store.check([key])
 
     def get(self, key: str) -> Any:
-        """Wait for the message of a key. Raises RunError if its signature is wrong."""
+        """Wait for the message under a key. Raises RunError if its signature is wrong."""
         found = awaited(self._store, key)
         message = found["message"]
         if not hmac.compare_digest(str(found["signature"]), self._signature(key, message)):
             raise RunError(
-                f"{key} in a trial's store has a wrong signature: neither the trial's driver nor "
-                "its workers wrote it"
+                f"the message {key} in a trial's store has a wrong signature: neither the trial's "
+                "driver nor its workers wrote it"
             )
         return message
 

@@ -102,7 +102,8 @@ class Probe:
 
 
 def rounds(size: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield each round's pairs of ranks, until every rank has met all others (circle method)."""
+    """Yield each round's pairs of ranks, until every rank was in a pair with every other rank
+    (circle method)."""
     ring: list[int] = [*range(size), *([-1] if size % 2 else [])]
     for _ in range(len(ring) - 1):
         half = len(ring) // 2

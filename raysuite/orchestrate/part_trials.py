@@ -1,10 +1,10 @@
-"""One trial, a short check, of each part of the installation:
+"""A short check of each part of the installation:
 `python -m raysuite.orchestrate.part_trials ray`.
 
-A trial runs in its own process. It returns if its part works, raises PartMissingError or
-ModuleNotFoundError if the part is missing, RayStartError or TimeoutError if it is too slow, and any
-other exception if it is broken. All trials except `gpu` use only the CPU, and all use only the
-loopback address.
+A check runs in its own process. It returns if its part works, raises PartMissingError or
+ModuleNotFoundError if the part is missing, RayStartError or TimeoutError if the part is too slow,
+and any other exception if the part is broken. All checks except `gpu` use only the CPU, and all use
+only the loopback address.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from raysuite.spec.strategies import (
 # Which parts of the installation work: each is tried in its own process, with a deadline.
 
 _AT_ONCE = 2
-"""Number of parallel trials; each starts up to three processes, and a laptop should stay usable."""
+"""Number of parallel checks; each starts up to three processes, and a laptop should stay usable."""
 
 
 class State(StrEnum):
@@ -74,13 +74,13 @@ class Finding:
 
 _BUSY = 3.0
 """Load per processor above which a check that exceeds its time limit is no evidence of a fault;
-`raysuite doctor` itself causes a load of at most 3."""
+`raysuite doctor` itself does not cause a higher load."""
 TRIED = tuple(part for part in PARTS if part.title)
 
 
 def try_parts() -> Iterator[Finding]:
-    """Yield the findings in the order of the table, each as soon as it and all earlier findings are
-    known."""
+    """Yield the findings in the order in which `raysuite doctor` prints them, each as soon as it
+    and all earlier findings are known."""
     yield find_compiler()
     yield find_binding()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -110,7 +110,7 @@ def find_compiler() -> Finding:
 
 
 def try_part(part: Part) -> Finding:
-    """Run a part's trial in its own process group, which is killed at the deadline."""
+    """Check a part in a new process group, which is killed at the deadline."""
     started = time.monotonic()
     command = [sys.executable, "-m", "raysuite.orchestrate.part_trials", part.name]
     process = subprocess.Popen(
@@ -164,13 +164,13 @@ def _death(status: int, errors: str) -> str:
     return f"exit status {status}{detail}"
 
 
-# Messages from a trial to the process that started it.
+# Messages from a check to the process that started it.
 
 MARK = "raysuite-trial: "
-"""Prefix of the line with a trial's note (stdout) or error (stderr)."""
+"""Prefix of the line with a check's note (stdout) or error (stderr)."""
 
 MISSING, SLOW = 3, 4
-"""Exit status of a trial whose part is missing, and of a trial that did not end in time."""
+"""Exit status of a check whose part is missing, and of a check that did not end in time."""
 _STATES = {0: State.WORKS, MISSING: State.MISSING, SLOW: State.SLOW}
 
 
@@ -358,7 +358,7 @@ TRIALS: dict[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run one trial and print its note; the last line on stderr is the error."""
+    """Run one check; print its note on stdout, or its error on stderr."""
     (name,) = arguments
     try:
         print(MARK + TRIALS[name]())

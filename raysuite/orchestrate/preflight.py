@@ -40,8 +40,8 @@ def dry_batch(
     the process only imports each network. Plans of scripts are left out.
 
     The process imports torch and the user's modules, which takes seconds. Yields a function that
-    waits for the process and raises SpecError with all mistakes, each with file and line if the
-    document has them.
+    waits for the process and raises SpecError with all mistakes, each with file and line if
+    `document` is given.
     """
     plans = distinct([plan for plan in plans if plan.spec.script is None])
     if not plans:
@@ -125,9 +125,9 @@ def lacking_parts(spec: ExperimentSpec) -> list[Mistake]:
         found["data.transform"] = import_error(lazy.load, spec.data.transform)
     if spec.measure.profile == "nsight" and shutil.which("nsys") is None:
         found["measure.profile"] = (
-            "nsight needs NVIDIA's nsys in the PATH of this machine and of all workers, but it "
-            "is not in the PATH here; install Nsight Systems, or set measure.profile to torch or "
-            "off"
+            "the value `nsight` needs NVIDIA's nsys in the PATH of this machine and of all "
+            "workers, but nsys is not in the PATH here; install Nsight Systems, or set "
+            "measure.profile to torch or off"
         )
     compilers = (os.environ.get("CXX", "g++"), "clang++")
     if spec.training.compile != "off" and not any(map(shutil.which, compilers)):
@@ -188,7 +188,7 @@ def _wrong_here(plans: Sequence[RunPlan], document: Document, elsewhere: bool) -
 
     def wrong(plan: RunPlan) -> list[Mistake]:
         size = too_large(plan, capacity) if capacity else []
-        hint = "raysuite plan --gpus N plans for a cluster elsewhere"
+        hint = "to plan for another cluster: raysuite plan --gpus N"
         return [*lacking(plan), *(replace(m, message=f"{m.message}; {hint}") for m in size)]
 
     return _mistakes(plans, wrong, document)

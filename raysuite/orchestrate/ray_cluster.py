@@ -83,7 +83,8 @@ def _worker_server(folder: Path) -> Iterator[None]:
                 output.seek(0)
                 why = output.read().decode(errors="replace").splitlines()
                 log.warning(
-                    "the server that forks workers has ended, so each worker imported modules: %s",
+                    "the server that forks workers has ended, so each worker imported its modules "
+                    "itself: %s",
                     (why or [""])[-1],
                 )
             process.terminate()
@@ -147,8 +148,8 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 # The module search path of Ray's workers: raysuite as installed for the driver, then the spec's
 # folder. Ray puts the driver's working folder first in its workers' search path. In a checkout of
-# raysuite, workers would import that checkout, even if the driver runs another version, such as an
-# image's.
+# raysuite, workers would import that checkout, even if the driver runs another version, such as the
+# version in an image.
 
 
 @contextmanager
@@ -200,8 +201,8 @@ def connect(address: str | None) -> Iterator[Capacity]:
     """
     if address == "auto":
         raise UserError(
-            "address 'auto' joins any Ray cluster that it finds, maybe another user's; give a "
-            "cluster's address, such as 10.0.0.1:6379, or give none to start a new cluster"
+            "with the address 'auto', Ray joins any cluster that it finds, maybe another user's; "
+            "give a cluster's address, such as 10.0.0.1:6379, or give none to start a new cluster"
         )
     settings = {**RUN_SETTINGS, **_NO_OTHER, **(_token() if address else {})}
     for name, value in settings.items():
@@ -244,8 +245,8 @@ def _start(folder: Path, agent_port: int) -> None:
     """Start Ray below `folder`, on loopback, for this user only.
 
     `agent_port` is reserved for one of Ray's agents. `folder` is used because /tmp/ray belongs to
-    its first user (ray#4593). Raises UserError if the paths of sockets would be too long
-    (ray#17161).
+    the user who was the first to start Ray on this machine (ray#4593). Raises UserError if the
+    paths of sockets would be too long (ray#17161).
     """
     import ray
 
@@ -273,8 +274,8 @@ def _start(folder: Path, agent_port: int) -> None:
             return
     raise RayStartError(
         f"Ray did not start on this machine in {ray_start.TRIES} attempts, at a load of "
-        f"{os.getloadavg()[0]:.0f} on {os.cpu_count()} processors: {why}; start it again when the "
-        "machine is less busy, or try Ray alone with `raysuite doctor`"
+        f"{os.getloadavg()[0]:.0f} on {os.cpu_count()} processors: {why}; run the command again "
+        "when the machine is less busy, or check Ray with `raysuite doctor`"
     )
 
 

@@ -71,8 +71,8 @@ def best_run(results: Results) -> tuple[str, str]:
 
 
 def _best(runs: Sequence[RunFigures]) -> RunFigures | None:
-    """The first of the best runs by the primary metric; None without values, or if the runs' tasks
-    or data sets differ."""
+    """The first of the best runs by the primary metric; None if no run has a value of it, or if the
+    runs' tasks or data sets differ."""
     kinds = {
         (r.task.name, r.plan["spec"]["data"]["name"], r.plan["dataset"]["classes"]) for r in runs
     }
@@ -168,7 +168,7 @@ def _kept(results: Results) -> list[RunFigures]:
 def chosen_run(results: Results, run: str | None, best: bool) -> tuple[str, str]:
     """The run for the options `--run` and `--best`, and the note of `best_run`.
 
-    Raises UserError if both are given, and for the reasons of `best_run` and `only_run`.
+    Raises UserError if both options are given, and in the same cases as `best_run` or `only_run`.
     """
     if run is not None and best:
         raise UserError("--run and --best both choose a run; give one of them")

@@ -19,7 +19,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from raysuite.parallel.comm import use_store
 
 _WAIT = timedelta(seconds=1800)
-"""Time limit for a value in the store, as in Ray Train's TorchConfig."""
+"""Time limit of one request to the store; equals the default of Ray Train's TorchConfig."""
 _opened: Any = None
 _store: Any = None
 
@@ -43,7 +43,7 @@ def store_at(host: str, port: int) -> TCPStore:
 
 
 def join_store(host: str, port: int) -> tuple[str, str]:
-    """Make the process groups of this process's runs use the store at that address. Return the id
+    """Make torch's process groups in this process use the store at `host` and `port`. Return the id
     and the host name of this node."""
     global _store
     _store = _opened or store_at(host, port)

@@ -96,8 +96,8 @@ class ScriptRuns:
 def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> None:
     """Run one plan's script and write its Records into its journal.
 
-    If `ending` becomes true, no end of the run is written into the journal: a resumed suite starts
-    the run again from its beginning.
+    If `ending()` becomes true, no end of the run is written into the journal: a resumed suite
+    starts the run again from its beginning.
     """
     begin(plan, results)
     ended = _launch(plan, results, ending)
@@ -231,8 +231,8 @@ def variables(
 ) -> dict[str, str]:
     """The environment variables of ranks that are launched now and write into `scratch`.
 
-    The number of threads of a rank does not depend on the number of ranks: torch's launcher would
-    set this number only if there are several ranks.
+    They contain OMP_NUM_THREADS, so that the number of threads of a rank does not depend on the
+    number of ranks: torch's launcher sets this variable only if there are several ranks.
     """
     script, measure = plan.spec.script, plan.spec.measure
     assert script is not None
@@ -286,8 +286,8 @@ class Stall:
 
 
 def _failure(ended: Ended) -> tuple[int, str]:
-    """The rank that failed first, and its error (empty if no rank failed). Ranks that failed
-    because they lost another rank count only if no other rank failed."""
+    """The rank that failed first, and its error (empty if no rank failed). A rank that failed
+    because it lost another rank is ignored, unless all failed ranks lost another rank."""
     if ended.code == 0:
         return 0, ""
     logs, hosts = ended.logs, {log.begin.get("host") for log in ended.logs}
@@ -325,9 +325,9 @@ def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], 
     """Create the named pipes and one additional pipe, and keep the tail of the output written to
     each.
 
-    Yields (contents, descriptor): the kept output by descriptor, in the order of the pipes and with
-    the additional pipe last, and the descriptor for writing to the additional pipe. Large output
-    neither fills a disk nor blocks a writer.
+    Yields (contents, descriptor). `contents` maps a descriptor of each pipe to the kept output, in
+    the order of `pipes`, with the additional pipe last; `descriptor` is for writing to the
+    additional pipe. Large output neither fills a disk nor blocks a writer.
     """
     kept: dict[int, bytearray] = {}
     closed = threading.Event()

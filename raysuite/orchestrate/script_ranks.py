@@ -1,10 +1,10 @@
 """Run a user's own training script on the workers of a Ray cluster, with one rank on each worker.
 
-A worker starts its rank below a guard process (`raysuite.cluster.guard`), watches the rank, and
-sends the rank's measurements and the tail of its output to rank 0's worker, which writes the
-Records. All messages go through the worker group's store. The key `over` of this store ends the
-remaining ranks. The key is set when a rank has failed, when no rank takes steps any longer, and
-when the driver requests the end.
+A worker starts its rank as a child of a guard process (`raysuite.cluster.guard`), watches the rank,
+and sends the rank's measurements and the tail of its output to rank 0's worker, which writes the
+Records. All messages go through the worker group's store. When a worker finds the key `over` in
+this store, it ends its rank. The key is set when a rank has failed, when no rank takes steps any
+longer, and when the driver requests the end.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _POLL_S = 0.1
 _LOOK_S = 1.0
 """Seconds between two queries of the store, which one process serves for all workers."""
 _CHUNK = 2**22
-"""Maximum bytes of a value in the store, which needs up to twice as much memory for a value."""
+"""Maximum size in bytes of a value; the store needs up to twice as much memory for it."""
 _STOPPED, _FAILED, _STALLED = "stopped", "failed", "stalled"
 
 
 def run_rank(
     plan: RunPlan, place: Mapping[str, str], node: str, results: Results, store: Store
 ) -> None:
-    """Run one rank of a plan's script, until all ranks have ended. Each worker with a rank must
-    call this function.
+    """Run one rank of a plan's script; on rank 0, also wait for the other ranks, and write the
+    Records. Each worker with a rank must call this function.
 
     `place`: torchrun's variables of this rank. `node`: the id of this rank's node. No other run
     uses `store`. If the run was asked to stop, no end of the run is written into its journal: a
@@ -186,8 +186,9 @@ class _Watch:
         return [_received(self._store, rank) for rank in range(self._size)]
 
     def _is_over(self, size: int) -> bool:
-        """Once per second, report to rank 0 whether this rank took steps, let rank 0 check all
-        ranks, and return whether all ranks have to end. Return False at other times."""
+        """Query the store for whether all ranks have to end; return False if the last query was
+        less than a second ago. Before a query, this rank reports whether it took steps, and rank 0
+        checks whether the run has to end."""
         if time.monotonic() < self._looked + _LOOK_S:
             return False
         self._looked = time.monotonic()

@@ -28,7 +28,7 @@ from raysuite.train.stop_together import Prune, Signals, Stop
 
 FILE = "stop.json"
 _PRUNED = "pruned"
-"""Key in the file for runs that are to end: run id -> Prune."""
+"""Key in the file; its value contains the runs that are to end for good: run id -> Prune."""
 _AGENT_S = 1.0
 """Seconds to wait after a signal, so that the head's agent can record the signal if it has received
 it too. `ray job stop` gives a driver 3 s to end."""

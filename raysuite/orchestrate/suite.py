@@ -32,8 +32,8 @@ from raysuite.train.stop_together import Stop
 # processes end one after the other, so the driver first gets an error about an unavailable actor.
 
 PATIENCE_S = 10.0
-"""Longest time, in seconds, from the end of the first of the head's processes to the end of the
-last."""
+"""Upper bound, in seconds, of the time in which the head's processes end, from the end of the first
+process to the end of the last."""
 _MEASURING_S = 120.0
 """Time limit in seconds for each of the two parts of the node check; each takes some seconds."""
 
@@ -53,8 +53,8 @@ def wait_while_reachable(address: str, patience_s: float) -> None:
             check_listening(address)
         except OSError as error:
             raise HeadLostError(
-                f"Ray's head at {address} is gone ({error}); the suite resumes when the "
-                "cluster's head is started again, or by `raysuite run --resume-from RESULTS`"
+                f"Ray's head at {address} is gone ({error}); the suite is resumed when the "
+                "cluster's head is started again, or with `raysuite run --resume-from RESULTS`"
             ) from error
         if time.monotonic() > end:
             return
@@ -132,9 +132,9 @@ def run(
 ) -> Stop | None:
     """Execute the unfinished runs; return the request that stopped the suite early, if any.
 
-    If a group's workers cannot be kept alive, its unfinished runs are recorded as lost, and the
-    next group continues. `nodes`: number of nodes at the beginning. Scripts do not need Ray: if not
-    `on_ray`, torch's launcher runs them on this machine.
+    If a group's workers cannot be kept alive, the group's unfinished runs are recorded as failed,
+    and the next group starts. `nodes`: number of nodes at the beginning. Scripts do not need Ray:
+    if not `on_ray`, torch's launcher runs them on this machine.
     """
     stopping.request_stop(results.folder, None)
     if on_ray and nodes >= FEWEST and not (results.folder / NODES).exists():

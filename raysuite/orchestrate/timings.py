@@ -15,7 +15,7 @@ from raysuite.records import Results, RunFinished
 PHASES = {
     "driver": "start of the command, imports, spec and plans",
     "ray": "start of Ray, or joining its cluster",
-    "dry batch": "check of your own networks with one batch: the rest after the start of Ray",
+    "dry batch": "check of your own networks with one batch: the part after the start of Ray",
     "batches": "search for batch sizes that the spec leaves open",
     "workers": "start of the worker processes, until the first run begins in them",
     "runs": "from the start of the first run to the end of the last, with the time between runs",

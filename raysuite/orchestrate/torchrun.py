@@ -42,7 +42,8 @@ class Request:
     timeout_s: float = 180.0
     """Time limit in seconds for one strategy, including the start of its processes."""
     plans: Sequence[RunPlan] = ()
-    """One plan per strategy, to check its network too; empty: check only the small network."""
+    """One plan per strategy; the gate then also checks the plan's network. Empty: check only the
+    gate's own small network."""
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:

@@ -1,4 +1,5 @@
-"""Send Records from the journals to MLflow during runs and sweeps; an outage loses no Record."""
+"""Send Records from the journals to MLflow during runs and sweeps. If MLflow cannot be reached, no
+Record is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _NICENESS = 10
 
 
 class Tracking:
-    """Sends the journals to MLflow. An outage is reported once."""
+    """Sends the journals to MLflow. Each outage of MLflow is reported only once."""
 
     def __init__(
         self,
@@ -57,15 +58,15 @@ class Tracking:
         if slow:
             os.setpriority(os.PRIO_PROCESS, self._preparing.native_id or 0, _NICENESS)
             self._show_once(
-                f"MLflow is not ready after {self._patience_s:.0f} s: records are sent to it "
-                "later, at the latest by `raysuite sync`"
+                f"MLflow is not ready after {self._patience_s:.0f} s: records are sent as soon as "
+                "it is; if it is not ready at the end, send them by `raysuite sync RESULTS`"
             )
         return not slow
 
     def sync(self, results: Results, status: ParentStatus | None = None) -> str:
-        """Send the journals' new Records, and wait until they are sent. Return where MLflow shows
-        them, or "" after an error. `status`: the suite's state, if it does not follow from the
-        states of its runs."""
+        """Send the journals' new Records, and wait until they are sent. Return the URL at which
+        MLflow shows them (without a server: how to see them), or "" after an error. `status`: the
+        suite's state, if it does not follow from the states of its runs."""
         from raysuite.track import sync
 
         if not self.ready():

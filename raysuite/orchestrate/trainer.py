@@ -1,7 +1,8 @@
 """A Ray Train worker group whose processes do not join a process group when they start.
 
-In each run, the strategy joins a process group, and leaves it. So one group of processes can serve
-a whole suite, in which runs use PyTorch-DDP, Horovod, DeepSpeed, and different numbers of workers.
+Instead, the strategy of each run joins a process group at the start of the run, and leaves it at
+the end. So one worker group can serve a whole suite, in which runs use PyTorch-DDP, Horovod,
+DeepSpeed, and different numbers of workers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _MOST_STARTS = 10
 """Maximum number of failed starts. A start fails if a worker dies during it, or if resources are
 missing for over a minute."""
 _START_FAILED = "WorkerGroupStartup"
-"""Prefix of the class names of Ray Train's errors when workers cannot be started."""
+"""If workers cannot be started, Ray Train raises an error whose class name has this prefix."""
 
 
 class _Backend(Backend):
@@ -71,8 +72,8 @@ class Workers:
     """Calls `work`, a function named as module:function, with the argument `config()` on each
     worker process. After a failure, starts new workers if any runs are left.
 
-    The driver imports neither the function nor torch. The worker group is Ray Train's; `run_config`
-    names its folder.
+    The driver imports neither the function nor torch. Ray Train manages the worker group, and
+    writes its own files into the folder that `run_config` gives.
     """
 
     def __init__(
@@ -148,7 +149,8 @@ class Workers:
             return ControllerError(error)
 
     def _poll(self) -> None:
-        """Check the time limits, twice per second. Raises StoppedError, DeadlineError."""
+        """Called twice per second. Raises StoppedError if the workers have not stopped in time
+        after a request, and DeadlineError after the deadline."""
         if self._halted.is_set():
             self._rests.set()
             threading.Event().wait()  # for ever: the thread ends with the process

@@ -65,7 +65,8 @@ def search_group(config: dict[str, Any]) -> None:
 
 
 def _broken(error: Exception, memory: Callable[[], str] | None = None) -> BrokenRunError:
-    """This rank's error as text, with the figures that `memory` returns if memory ran out."""
+    """The BrokenRunError that reports `error` to the driver. If memory ran out, its text also has
+    the figures that `memory` returns."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     lacking = is_out_of_memory(error)
     if lacking and memory is not None:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
-    """The strategy that `options` describes. A user's own class is called with its options.
+    """The strategy that `options` describes. For a user's own class, the strategy is an instance
+    made with the options in the spec.
 
     `profiled`: whether to prepare the framework's own timeline of collectives, if any.
     """

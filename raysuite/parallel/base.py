@@ -4,11 +4,12 @@
     Strategy.prepare(model, ...)     -> Engine
     Engine.step(micro_batches, lr)   one optimiser step: forward, backward, synchronise, update
 
-The loss of a step is the mean over the samples of the *global* batch, over its tokens, or a mean
-weighted by classes. A rank's share of this loss is sum(loss of its samples) * replicas / N, where N
-is the number of samples or tokens in the global batch, or the sum of their weights. The average
-over replicas is then exactly the mean, even if the last batch of an epoch is split unevenly. A
-replica is a whole copy of the model: one rank, or the ranks that hold its stages.
+The loss of a step is the mean over the *global* batch: over its samples, over its tokens, or over
+its samples weighted by class. A rank's share of this loss is sum(loss of its samples) * replicas /
+N, where N is the number of samples or tokens in the global batch, or the sum of their weights. The
+average of the shares over replicas is then exactly the loss of the step, even if the last batch of
+an epoch is split unevenly. A replica is a whole copy of the model: one rank, or the ranks that hold
+its stages.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Criterion = Callable[[Any, Any], Tensor]
-"""(output, targets) -> the sum of a task's losses, a scalar."""
+"""(output, targets) -> the sum of the samples' losses, a scalar."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ class Strategy(Protocol):
     """A method by which ranks synchronise their gradients."""
 
     lossy: Lossy | None
-    """How the options change gradients on purpose; None if gradients stay unchanged."""
+    """How the options deliberately change the mean of the ranks' gradients, as by compression; None
+    if they do not."""
 
     def start(self, world: World) -> None:
         """Join the process group, unless this process has joined it already."""
@@ -181,14 +183,14 @@ class Engine(ABC):
         self.takes_images = True
         """Whether this rank needs images; a later stage of a pipeline needs only labels."""
         self.figures: dict[str, Tensor] = {}
-        """Name -> a scalar that was measured in this step, on any device. All ranks have the same
-        names, and the training loop records the mean over ranks."""
+        """Name -> a value measured in this step, as a scalar tensor on any device. All ranks have
+        the same names, and the training loop records each value's mean over ranks."""
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
         self.criterion: Criterion | None = None
         """The loss of a task other than classification."""
         self.class_weights: Tensor | None = None
-        """Weights [classes] in the loss, on the device; `Batch.of_global` is then the sum of the
-        weights of the global batch's samples."""
+        """Weight of each class in the loss, a tensor [classes] on the device; `Batch.of_global` is
+        then the sum of the weights of the global batch's samples."""
         self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
         """The model with autocast: the module that each framework wraps."""
         self.compiler = (
@@ -238,8 +240,8 @@ class Engine(ABC):
         average_buffers(self.model, self.comm)
 
     def take_buffers(self) -> None:  # noqa: B027 - most engines use `model`'s buffers
-        """Use the buffers of `model`. Called after a checkpoint within an epoch has restored this
-        rank's buffers. All ranks must call this."""
+        """Take over the buffers of `model`, if the engine keeps a copy of its own. Called after a
+        checkpoint within an epoch has restored this rank's buffers. All ranks must call this."""
 
     def complete(self, model: nn.Module) -> None:  # noqa: B027 - most ranks hold all of it
         """Fill `model`, which has the structure of the whole model, with the parameters and buffers
@@ -280,7 +282,8 @@ class Engine(ABC):
         yield
 
     def loss(self, batch: Batch, output: Any) -> tuple[Tensor, Tensor]:
-        """(this rank's share of the mean loss of the global batch, summed loss of its samples)."""
+        """(this rank's share of the global batch's loss in the micro-batch `batch`, the summed loss
+        of the samples of `batch`)."""
 
         def scaled(each: Tensor) -> Tensor:
             whole = each.float() if each.is_floating_point() else each
@@ -385,14 +388,16 @@ class TorchEngine(Engine):
         self.optimizer.step()
 
     def clip(self) -> None:
-        """Measure the norm of the synchronised gradients, and scale them down to `clip_norm`."""
+        """If needed, measure the norm of the synchronised gradients; scale them down if it exceeds
+        `clip_norm`."""
         if self.settings.clip_norm is not None:
             self.figures["gradient_norm"] = self.clip_to(self.settings.clip_norm)
         elif self.settings.needs_norm:
             self.gradient_norm()
 
     def clip_to(self, limit: float) -> Tensor:
-        """Scale the gradients down to the norm `limit`; return the previous norm, on all ranks."""
+        """Scale gradients with a larger norm down to the norm `limit`; return the norm before
+        scaling, on all ranks."""
         norm = self.gradient_norm()
         nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
         return norm
@@ -449,7 +454,7 @@ def restore_draws(device: torch.device, state: dict[str, Any]) -> None:
 
 @contextmanager
 def kept_draws(device: torch.device) -> Iterator[None]:
-    """Restore the process's random generators at the end."""
+    """Restore the states of the process's random generators at the end of the context."""
     before = draws(device)
     try:
         yield
@@ -466,7 +471,7 @@ def seed_draws(seed: int) -> None:
 
 def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:
     """`model.state_dict()` on the CPU. `weights` (keys as in `named_parameters`) replace the
-    model's own parameters, which may be sharded. Tied weights are under each name."""
+    model's own parameters, which may be sharded. A tied weight occurs under each of its names."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
 
     def whole(value: Any) -> Any:
@@ -487,8 +492,9 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 def kept_settings(optimizer: Any) -> Iterator[None]:
     """Keep the plan's momentum, decay and other settings while a checkpoint is loaded.
 
-    A resumed run may have other settings than its checkpoint. The optimiser's state comes from the
-    checkpoint, even state that is stored among the settings, such as LAMB's step count.
+    The settings of a resumed run may differ from those in its checkpoint. The optimiser's state
+    comes from the checkpoint, even state that is stored among the settings, such as LAMB's step
+    count.
     """
     before = [
         {name: group[name] for name in SETTINGS if name in group}

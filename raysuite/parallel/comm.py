@@ -128,8 +128,9 @@ def replace_by_mean(
     divisor: int,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Replace `tensors` by their sums over ranks, divided by `divisor`. `summed` returns the sum
-    over ranks of all values in one tensor [n], of `dtype` or, by default, of the tensors' dtype."""
+    """Replace `tensors` by their sums over ranks, divided by `divisor`. `summed` is given all
+    values as one tensor [n] of `dtype` (by default, the tensors' dtype), and returns the sum of
+    this tensor over ranks."""
     if not tensors:
         return
     flat = torch.cat([each.detach().reshape(-1).to(dtype or each.dtype) for each in tensors])
@@ -192,7 +193,7 @@ def shared_store(purpose: str, rank: int, size: int) -> Any:
 
     Without prefixes, a run would find the addresses that an earlier run in the same process has
     stored. All ranks must make the same number of calls for each `purpose`. Worlds of equal size
-    must have the same ranks.
+    must consist of the same processes, because they share prefixes.
     """
     _joins[purpose, size] += 1
     prefix = f"raysuite/{purpose}/{size}/{_joins[purpose, size]}"

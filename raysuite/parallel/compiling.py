@@ -29,12 +29,12 @@ class Compiler:
 
     @property
     def graph_breaks(self) -> dict[str, int]:
-        """Reason for graph breaks -> how many; empty if the whole model is one graph."""
+        """Reason -> number of graph breaks for this reason; empty if the model is one graph."""
         return {}
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Time one compilation by a framework other than torch."""
+        """Measure the time of one compilation by a framework other than torch."""
         began = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - began

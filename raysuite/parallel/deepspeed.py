@@ -48,8 +48,8 @@ def weights_only(classes: Sequence[type]) -> Iterator[None]:
     """Within the context, `torch.load` runs no code of the file, whatever its arguments are.
 
     Needed for frameworks that call torch.load themselves. `classes`: classes of plain data that the
-    framework writes in addition to tensors. Any other class raises pickle.UnpicklingError. (torch,
-    "Serialization semantics", TORCH_FORCE_WEIGHTS_ONLY_LOAD.)
+    framework writes in addition to tensors. Raises pickle.UnpicklingError if the file contains any
+    other class. (torch, "Serialization semantics", TORCH_FORCE_WEIGHTS_ONLY_LOAD.)
     """
     before = {name: os.environ.pop(name, None) for name in (_ALWAYS, _NEVER)}
     os.environ[_ALWAYS] = "1"
@@ -64,7 +64,7 @@ def weights_only(classes: Sequence[type]) -> Iterator[None]:
 _NO_CLIPPING = 0.0
 _FP32_BYTES = 4
 _BUCKET_STEP = 2
-"""ZeRO refuses buckets with an odd number of values."""
+"""Bucket sizes are multiples of this number of values: ZeRO refuses buckets of an odd size."""
 
 _MUON = "deepspeed.runtime.zero.muon.muon_optimizer"
 
@@ -217,11 +217,12 @@ class DeepSpeedEngine(FrameworkEngine):
         return total
 
     def _diverge(self) -> None:
-        """Set the weights to NaN, which is the effect of a step with non-finite gradients.
+        """Set the weights to NaN, which is the effect of a step with non-finite gradients under
+        the other strategies.
 
         DeepSpeed skips steps with non-finite gradients even in fp32: in stage 3, and in stages 1
-        and 2 if it computes the norm of the gradients. The run would continue without updates, and
-        its throughput would be reported.
+        and 2 if it computes the norm of the gradients. Otherwise the run would continue without
+        updates, and its throughput would be reported as if it had trained.
         """
         from deepspeed import utils
 

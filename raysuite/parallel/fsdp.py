@@ -1,9 +1,9 @@
 """PyTorch's fully sharded data parallelism, version 2 (`torch.distributed.fsdp.fully_shard`; Zhao
 et al. 2023, "PyTorch FSDP", VLDB 16:12, arXiv:2304.11277).
 
-Each rank keeps its shard of every weight, gradient and optimiser state. A block's weights are
-gathered before its forward pass and again before its backward pass. After the backward pass, its
-gradients are reduce-scattered.
+Each rank keeps its shard of every weight, gradient and optimiser state. The weights of a unit (see
+`units`) are gathered before its forward pass and, with `reshard_after_forward`, again before its
+backward pass. After the backward pass, its gradients are reduce-scattered.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Fsdp(TorchGroupStrategy):
         self._mesh: DeviceMesh | None = None
 
     def start(self, world: World) -> None:
-        """Join torch's group. Raises UserError if `copies` is `nodes`, unless all nodes have the
-        same number of ranks and the ranks of each node are consecutive."""
+        """Join torch's group. Raises UserError if `copies` is `nodes` and nodes have different
+        numbers of ranks, or the ranks of a node are not consecutive."""
         super().start(world)
         copies = self._copies(world)
         shape: tuple[int, ...] = (world.size,)
@@ -77,9 +77,9 @@ class Fsdp(TorchGroupStrategy):
         nodes = dict.fromkeys(hosts)
         if hosts != [node for node in nodes for _ in range(world.size // len(nodes))]:
             raise UserError(
-                "strategy.copies: nodes needs the same number of workers on each node; got "
-                f"{sorted(Counter(hosts).values())}; set resources.workers to a multiple of the "
-                "number of nodes, or copies to a number"
+                "strategy.copies: the value `nodes` needs the same number of workers on each node; "
+                f"got {sorted(Counter(hosts).values())}; set resources.workers to a multiple of "
+                "the number of nodes, or set strategy.copies to a number"
             )
         return len(nodes)
 
@@ -91,12 +91,14 @@ class Fsdp(TorchGroupStrategy):
 
 
 def units(model: nn.Module, each: str) -> list[nn.Module]:
-    """The modules of `model` that are units: a unit's weights are gathered and reduced together.
-    All remaining weights form one more unit. A module that shares a weight with a module outside it
-    is not a unit of its own, because torch can shard a weight only once.
+    """The modules of `model` that are units: a unit's weights are gathered together, and its
+    gradients are reduced together. All remaining weights form one more unit. A module that shares a
+    weight with a module outside it is not a unit of its own, because torch can shard a weight only
+    once.
 
-    `each`: `blocks` selects the largest modules that contain modules and whose class occurs several
-    times, such as residual blocks; `layers` selects every module with weights.
+    `each`: `blocks` selects the outermost modules that contain modules with weights and whose class
+    occurs several times, such as residual blocks; containers such as nn.Sequential are not
+    selected. `layers` selects every module with weights of its own.
     """
     uses = _uses(model)
 
@@ -200,7 +202,7 @@ class FsdpEngine(TorchEngine):
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Read this rank's shards. The checkpoint may come from more or fewer ranks."""
+        """Read this rank's shards. The checkpoint may have been written by more or fewer ranks."""
         own = partial(share_of, ranks=self._shards, rank=self.world.rank % self._shards)
         first = read_state(folder / "engine-0.pt", mapped=True)
         others = range(1, first["shards"])

@@ -114,7 +114,7 @@ def _horovod() -> Any:
     except ImportError as error:
         raise MissingPartError(
             f"Horovod cannot be loaded ({error}); `make setup` builds it, and `raysuite doctor` "
-            "lists what is missing for that"
+            "lists what is missing for the build"
         ) from error
     return horovod.torch
 
@@ -169,7 +169,7 @@ def _tuning(options: HorovodOptions) -> dict[str, str]:
 
 
 _both_given: dict[int, bool] = {}
-"""Process id -> whether both tuning options were set at Horovod's start."""
+"""Process id -> whether both tuning options were set when Horovod was started in this process."""
 
 
 def _refuse_what_crashes(options: HorovodOptions) -> None:
@@ -178,9 +178,9 @@ def _refuse_what_crashes(options: HorovodOptions) -> None:
     before, now = _both_given.get(os.getpid()), len(_tuning(options)) > 1
     if before or (now and before is not None):
         raise UserError(
-            "Horovod cannot be started again in a process in which fusion_threshold_mb and "
-            "cycle_time_ms are both set; start each of these runs in a new process, or use "
-            "`raysuite run`"
+            "Horovod cannot be started a second time in a process if one of the two runs changes "
+            "both fusion_threshold_mb and cycle_time_ms from their defaults; start each run in a "
+            "new process, or use `raysuite run`"
         )
     _both_given[os.getpid()] = now
 

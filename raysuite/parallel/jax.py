@@ -55,7 +55,7 @@ def _jax() -> Any:
 
 @cache
 def _mesh(rank: int, size: int) -> Any:
-    """A mesh of all workers. The first call starts JAX's runtime, once per process."""
+    """A mesh of all workers. The first call in a process starts JAX's runtime."""
     jax = _jax()
     if size > 1:
         store = shared_store("jax", rank, size)
@@ -194,7 +194,8 @@ class JaxEngine(RebuiltEngine):
         return self._jax.local_devices()[0]
 
     def _call(self, function: Callable[..., Any], *given: Any, **fixed: Any) -> Any:
-        """The result of a function, compiled once for each combination of shapes and `fixed`."""
+        """The result of `function`, which is compiled once for each combination of the arguments'
+        shapes and of the values in `fixed`."""
         tree, leaves = self._jax.tree, self._jax.tree.leaves(given)
         key = (function, *fixed.values(), tree.structure(given), *(each.shape for each in leaves))
         if key not in self._compiled:

@@ -29,8 +29,9 @@ def backward_waits(loss: Tensor) -> Iterator[None]:
     """On a CPU, mark the time from the last gradient of `loss.backward()` to the end of the call.
 
     In this time DDP waits for its buckets, in an autograd callback that it queues with the last
-    gradient. The mark begins in a callback that is queued with the first gradient, and so runs
-    before DDP's. On a GPU the host does not wait, and the kernels show the communication.
+    gradient. The mark begins in a callback that is queued with the first gradient, and that
+    therefore runs before DDP's callback. On a GPU the host does not wait, and the kernels show the
+    communication.
     """
     if loss.device.type != "cpu" or not _profiled():
         yield

@@ -5,12 +5,12 @@ bits. Here weights, gradients and communication stay fp32, and only the forward 
 run in 16 bits: `Autocast` wraps the model, and the framework wraps `Autocast`.
 
 fp16 needs loss scaling (Micikevicius et al. 2018, "Mixed Precision Training", section 3.2). The
-scale is per sample: in 16 bits, the gradient of one sample's loss with respect to its logits is
-multiplied by the scale, for any number of ranks, micro-batches and samples in a global batch. A
-large batch therefore does not make small gradients vanish. Gradients are unscaled in fp32: usually
-in one fused pass after the last backward pass. If a framework shards or compresses gradients, a
-hook on each weight unscales its gradient before the framework reads it. On an overflow, all ranks
-skip the step.
+scale is per sample: the backward pass in 16 bits begins with the gradient of one sample's loss with
+respect to its logits, multiplied by the scale, for any number of ranks, micro-batches and samples
+in a global batch. A large batch therefore does not make small gradients vanish. Gradients are
+unscaled in fp32: usually in one fused pass after the last backward pass. With compressed gradients,
+DeepSpeed or a pipeline, a hook on each weight unscales its gradient as soon as it is computed. On
+an overflow, all ranks skip the step.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class LossScale:
     def __init__(self, model: nn.Module, comm: Comm, enabled: bool, whole: bool = False) -> None:
         self.enabled = enabled
         self.factor = _START if enabled else 1.0
-        """The scale: the factor of the gradient of one sample's loss in 16 bits."""
+        """The loss scale per sample: in the 16-bit passes, the gradient of one sample's loss is
+        multiplied by this factor."""
         self.skipped = 0
         """The number of steps with overflow since the start, or since a checkpoint was loaded."""
         self.shares = comm.size

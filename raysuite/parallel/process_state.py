@@ -71,7 +71,8 @@ def restored(device: torch.device) -> Iterator[None]:
 
 
 def _attributes() -> list[tuple[Any, dict[str, Any]]]:
-    """(owner, its attributes by name) for every module and class of the packages' public API."""
+    """(owner, its attributes by name) for every module and class of the public API of
+    `_PACKAGES`."""
     owners: list[Any] = []
     for name, module in list(sys.modules.items()):
         package, *parts = name.split(".")
@@ -95,7 +96,7 @@ def _put_back(owner: Any, before: dict[str, Any]) -> None:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Whether a function, or a function that it wraps, is defined outside the packages."""
+    """Whether a function, or a function that it wraps, is defined outside `_PACKAGES`."""
     while value is not None:
         function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
         names = getattr(function, "__globals__", None) or {"__name__": function.__module__}

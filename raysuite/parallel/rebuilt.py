@@ -1,8 +1,9 @@
-"""Rebuild torch networks in another framework: a network's operations, and base classes.
+"""Base classes of engines that rebuild a torch network in another framework.
 
-A network is traced by torch.fx. The operations of raysuite's CIFAR ResNets and of torchvision's
-ResNets, VGGs and MobileNetV2 are supported. `raysuite.parallel.tensorflow` and `.jax` compute each
-operation on images [b, H, W, C], the layout of both frameworks on CPUs.
+`operations_of` traces a network by torch.fx, and lists its operations. The operations of raysuite's
+CIFAR ResNets and of torchvision's ResNets, VGGs and MobileNetV2 are supported.
+`raysuite.parallel.tensorflow` and `.jax` compute each operation on images [b, H, W, C], the layout
+of both frameworks on CPUs.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ Rules = tuple[tuple[tuple[str, Any], ...], ...]
 """For each group of weights: (name, value) of each optimiser setting except the learning rate."""
 
 CHANNELS_LAST: dict[int, tuple[int, ...]] = {4: (2, 3, 1, 0), 2: (1, 0)}
-"""Number of dimensions of a torch weight -> the permutation of its axes."""
+"""Number of dimensions of a torch weight -> the permutation of its axes that gives the other
+framework's layout."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Operation:
     same, add, cat, subsample or widen."""
     inputs: tuple[str, ...]
     module: str = ""
-    """The name of the layer with the operation's weights, in the torch network."""
+    """The name of the operation's layer in the torch network; empty if it is not a layer."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """Settings such as stride and padding, by torch's names."""
 
@@ -122,13 +124,14 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
     if numbers is None:
         what = f"layer {module}: {modules[module]}" if module else f"operation {node.format_node()}"
         raise UserError(
-            f"model.name: its {what} cannot be built in another framework; use another strategy"
+            f"model.name: the network's {what} cannot be built in another framework; use a PyTorch "
+            "strategy"
         )
     return Operation(node.name, kind, inputs, module, numbers)
 
 
 def _computed(layer: Any) -> bool:
-    """Whether TensorFlow and JAX support a layer with its options."""
+    """Whether the engines for TensorFlow and JAX can compute a layer with its options."""
     if isinstance(layer, nn.Conv2d):
         groups = layer.groups in (1, layer.in_channels)
         multiple = layer.groups == 1 or layer.out_channels == layer.in_channels
@@ -219,13 +222,14 @@ class RebuiltStrategy(TorchGroupStrategy, ABC):
     training loop's own collectives use torch's group."""
 
     def start(self, world: World) -> None:
-        """Join the framework's own group, and torch's."""
+        """Join the framework's own process group, and the process group of torch."""
         self.join(world)
         super().start(world)
 
     @abstractmethod
     def join(self, world: World) -> None:
-        """Join the framework's own group. Raises MissingPartError if the framework is absent."""
+        """Join the framework's own process group. Raises MissingPartError if the framework is
+        absent."""
 
 
 class RebuiltEngine(FrameworkEngine):
@@ -238,7 +242,7 @@ class RebuiltEngine(FrameworkEngine):
     """
 
     depthwise: ClassVar[tuple[int, ...]] = CHANNELS_LAST[4]
-    """The permutation of the axes of a depthwise convolution's kernel."""
+    """As CHANNELS_LAST[4], but for the kernel of a depthwise convolution."""
 
     def wrap(self) -> None:
         model = self.model
@@ -323,7 +327,7 @@ class RebuiltEngine(FrameworkEngine):
         )
 
     def order(self, key: str, value: Any) -> tuple[int, ...]:
-        """The permutation of a torch weight's axes."""
+        """The permutation of the axes of a torch array that gives the framework's layout."""
         if key in self._depthwise:
             return self.depthwise
         return CHANNELS_LAST.get(value.ndim, tuple(range(value.ndim)))

@@ -3,8 +3,9 @@
 (Abadi et al. 2016, "TensorFlow", OSDI 12; Mahon et al. 2020 compare both with PyTorch and Horovod.)
 
 The network is built from Keras layers: see `raysuite.parallel.rebuilt`. Loss, learning rates,
-decay, momentum and clipping are the same as in the other strategies. The update is torch's, because
-the momentum of Keras's optimiser includes the learning rates of earlier steps.
+decay, momentum and clipping are the same as in the other strategies. Weights are updated by
+torch's rule, because the momentum of Keras's optimiser includes the learning rates of earlier
+steps.
 """
 
 from __future__ import annotations

@@ -75,10 +75,10 @@ class Model(Strict):
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, divided by `sigma` squared."""
     sigma: float
-    """Relative standard deviation of runs from their predictions by fits to all other runs; 1 if no
-    run can be predicted from the others."""
+    """Root mean square of the logarithm of predicted / measured, where each run is predicted by a
+    fit to all other runs; 1 if no run can be predicted from the others."""
     freedom: int
-    """Degrees of freedom: number of runs minus number of costs that are not zero."""
+    """Degrees of freedom: number of runs minus number of costs that are not zero; at least 1."""
     fit: Errors
     left_out: Errors | None
     """Errors of the predictions for runs whose batch size was left out of the fit; None if no run
@@ -87,7 +87,7 @@ class Model(Strict):
 
     def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
         """The value of each term, in seconds, bytes or joules; 0 for a term that the calibration
-        lacks, for example because it was made by an older version."""
+        lacks, for example because an older version wrote the file."""
         return {term: self.costs.get(term, 0.0) * amount for term, amount in terms.items()}
 
     def value(self, terms: Mapping[str, float]) -> float:
@@ -175,17 +175,17 @@ class Calibration(Strict):
     """Bytes that a worker's process holds before a run, for example from earlier runs; median over
     runs. 0 if device memory was measured, and in a calibration of an older version."""
     joules: Model | None = None
-    """The fitted model of the energy of an epoch, in joules, for devices and hosts; None if neither
-    was measured in every run."""
+    """The fitted model of the energy of an epoch, in joules: the sum over devices and hosts, or one
+    of them if only this one was measured in every run; None if neither was."""
     start: Interval
     """Seconds of a run that are spent on neither training nor validation: median, 5th and 95th
     percentile."""
     repeats: Errors | None = None
-    """Errors of runs relative to the mean of their repeats: the smallest possible errors of
-    predictions. None without repeats."""
+    """Relative errors of runs from the mean over all repeats of the same variant; predictions
+    cannot be expected to have smaller errors. None without repeats."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
-    """Network -> (forward, backward) seconds of each block, for networks of which a run with
-    pipeline stages measured the blocks."""
+    """Network -> (forward, backward) seconds of each block, if a run with pipeline stages measured
+    them."""
     operation: float = 0.0
     """Additional seconds of each pass of a micro-batch through a stage, compared with the stage's
     share of a pass through the whole network. One value for all schedules; 0 without pipelines."""
@@ -272,9 +272,9 @@ class Calibration(Strict):
         return found.model_copy(update={"pipelines": Simulated.of(ratios)})
 
     def unseen(self, plan: Plan) -> list[str]:
-        """Parts of a plan (network, loader, strategy) that no run of the calibration had; for a
-        pipeline, also a text if the calibration has too few pipelines. If there are any, the plan
-        cannot be predicted."""
+        """Parts of a plan (network, loader, strategy) that no run of the calibration had. For a
+        plan with pipeline stages, the list also has a text if the calibration has too few such
+        runs. A plan can be predicted only if the list is empty."""
         known = {term.partition("/")[2] for term in self.seconds.costs}
         wanted = [work_name(plan), loader_kind(plan)]
         strategy = plan["spec"]["strategy"]
@@ -282,12 +282,12 @@ class Calibration(Strict):
             wanted.append(strategy_kind(plan))
         missing = [each for each in wanted if each not in known]
         few = strategy.get("stages") and self.pipelines is None
-        return [*missing, f"a pipeline (or fewer than {_LEAST_RUNS} such runs)"] if few else missing
+        return [*missing, f"pipeline stages (or fewer than {_LEAST_RUNS})"] if few else missing
 
     def outside(self, plan: Plan) -> list[str]:
         """The quantities of a plan that are outside of the measured ranges."""
         return [
-            f"{name} {value:g}, measured: {each} of {what}"
+            f"{name} {value:g}, measured with {what}: {each}"
             for what, values in quantities(plan).items()
             for name, value in values.items()
             if (each := self.ranges.get(what, {}).get(name)) and not each.holds(value)
@@ -371,9 +371,9 @@ def _pace(run: RunFigures, epochs: Sequence[EpochFinished]) -> float:
 
 def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:
     """The runs to which a calibration is fitted: runs that finished, passed the gate check, have no
-    pipeline stages, and whose network's costs were counted. Epochs in which other programs kept
-    more than `most_other_cores` cores busy are not used; a run in which no epoch remains is left
-    out."""
+    pipeline stages, and in which the network's costs were counted. Epochs in which other programs
+    kept more than `most_other_cores` cores busy are not used; a run in which no epoch remains is
+    left out."""
     found = []
     for run in runs:
         counted = run.costs.counted if run.costs else None
@@ -406,12 +406,16 @@ def calibrate(
     seen = observed(runs, most_other_cores)
     if len(seen) < _LEAST_RUNS:
         busy = len(observed(runs)) - len(seen)
-        more = f"; {busy} more ran beside other programs (--most-other-cores)" if busy else ""
+        more = (
+            f"; {busy} more ran while other programs kept more cores busy than --most-other-cores"
+            if busy
+            else ""
+        )
         raise UserError(
-            f"{len(seen)} of {len(runs)} runs can be used (finished, with a throughput, without "
-            f"pipeline stages){more}; at least {_LEAST_RUNS} are needed: run "
-            "experiments/calibration.yaml, or a matrix of your own over batch sizes, strategies "
-            "and numbers of workers"
+            f"{len(seen)} of {len(runs)} runs can be used (finished, with a throughput and "
+            f"counted costs, without pipeline stages){more}; at least {_LEAST_RUNS} are needed: "
+            "run experiments/calibration.yaml, or a matrix of your own over batch sizes, "
+            "strategies and numbers of workers"
         )
     most = max(run.workers for run in runs if run.status == "finished")
     beside = workers_per_node or most

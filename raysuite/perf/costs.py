@@ -40,7 +40,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Work:
-    """The size of a network, and its work for one image; counted, not measured."""
+    """The size of a network, and the computation that one image takes; counted, not measured."""
 
     parameters: int
     gradient_bytes: int
@@ -77,8 +77,8 @@ def _size(facts: Plan) -> str:
 
 def strategy_kind(plan: Plan) -> str:
     """A name that is equal for plans whose strategies have the same costs: the strategy's name and
-    options, without buffer sizes and the number of micro-batches. These options do not change the
-    costs, only the quantities by which costs are multiplied."""
+    options, except buffer sizes and the number of micro-batches, which change only the quantities
+    by which costs are multiplied."""
     strategy = plan["spec"]["strategy"]
     sizes = ["bucket_mb", "micro_batches"]
     if strategy.get("fusion_threshold_mb"):  # 0: each gradient is reduced alone
@@ -111,7 +111,7 @@ def fused_bytes(plan: Plan) -> float:
 def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> dict[str, float]:
     """Quantity of each term of the cost model for one epoch on one worker: images, bytes, ...
 
-    In a ring all-reduce of n bytes, each of W workers sends 2 (W - 1) messages with 2 (W - 1) / W n
+    In a ring all-reduce of n bytes, each of W workers sends 2 (W - 1) messages with 2 n (W - 1) / W
     bytes in total; a gather or a reduce-scatter needs half of both (Patarasuk and Yuan 2009,
     "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
     Comput. 69:117). Workers of one node share its memory and caches: on a CPU with k workers per

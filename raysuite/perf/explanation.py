@@ -55,7 +55,7 @@ class Explained:
     binding: Term
     """The term with the largest share."""
     first: str
-    """The suggestion; empty if there is none, or if another row has tried it already."""
+    """The suggestion; empty if there is none, or if another row has already measured it."""
     evidence: str
     """The sources of the shares."""
 
@@ -149,8 +149,8 @@ def _explained(
 
 
 def _other_programs(run: RunFigures, waits: float) -> float:
-    """Share of the workers' processor time that other programs used. `waits`: the share of the time
-    in which workers wait, and need no processor."""
+    """Share of the processor time needed by the workers that other programs used. `waits`: the
+    share of the time in which workers wait, and need no processor."""
     cores = _cores(run)
     wanted = run.workers * int(run.plan["spec"]["resources"]["cpus_per_worker"])
     if run.plan["device"] != "cpu" or cores is None or run.other_cores is None:
@@ -189,9 +189,10 @@ def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict
 def _by_peers(
     row: Row, steps: Mapping[float, float], known: Mapping[Term, float]
 ) -> dict[Term, float]:
-    """Shares that are computed from rows that differ from `row` in one key. A row with another
-    batch size gives the overhead of a step. The baseline, which has fewer workers, gives the
-    exposed communication: 1 - efficiency."""
+    """Shares that are computed from rows that differ from `row` in one key. The overhead of a step
+    is computed from the row with the largest batch per worker, if this batch is larger than that of
+    `row`. The exposed communication is 1 - efficiency, relative to the baseline, which has fewer
+    workers."""
     found: dict[Term, float] = {}
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)
@@ -231,8 +232,8 @@ _ADVICE_FOR_SCRIPTS: Mapping[Term, str] = {
     "exposed communication": (
         "a larger batch per worker, gradients in 16 bits, fewer workers, or a faster network"
     ),
-    "computation or communication": "--profile, which separates the two",
-    "computation": "more workers, or a smaller network: nothing else takes as long",
+    "computation or communication": "--profile, which separates computation from communication",
+    "computation": "more workers, or a smaller network: nothing takes longer than computation",
 }
 
 
@@ -241,8 +242,8 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
     if run.script is not None and term == "straggler" and run.shares is not None:
         slowest = run.shares.slowest
         return (
-            f"rank {slowest} on {run.script.hosts[slowest]}, for which others wait: does it have "
-            "more work than the others, or a slower node?"
+            f"rank {slowest} on {run.script.hosts[slowest]}, for which others wait: check whether "
+            "this rank has more work than the others, or a slower node"
         )
     if run.script is not None and term in _ADVICE_FOR_SCRIPTS:
         fewer = term == "exposed communication" and len(run.script.starts_by_host) > 1
@@ -253,8 +254,8 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
     match term:
         case "loader":
             return (
-                "loader threads or processes, another loader, or data in memory: `raysuite bench "
-                "loaders` measures them"
+                "more loader threads or processes, another loader, or data in memory: `raysuite "
+                "bench loaders` compares loaders"
             )
         case "exposed communication":
             traffic = run.costs.traffic if run.costs else None
@@ -265,13 +266,13 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
                 "workers, or a faster network"
             )
         case "overhead of a step":
-            return "a larger batch per worker: a step costs as much for few samples as for many"
+            return "a larger batch per worker: the overhead of a step does not grow with the batch"
         case "bubble":
             return f"more micro-batches (now {run.plan['accumulate']}), or fewer stages"
         case "imbalance":
             return "strategy.partition: cut the network into stages that take equally long"
         case "straggler":
-            return "the slowest worker's node: its clock, its temperature, or other users"
+            return "the slowest worker's node: check its clock, its temperature, and other users"
         case "other programs":
             return (
                 f"end the programs that keep {run.other_cores or 0:.1f} cores busy, then measure "
@@ -281,7 +282,10 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
             options = STRATEGY_OPTIONS[strategy["name"]]
             profiled = "torch" in options.only.get("measure.profile", ("torch",))
             profile = ", or measure.profile=torch" if profiled else ""
-            return f"measure the same variant on one worker{profile}: this separates the two"
+            return (
+                f"measure the same variant on one worker{profile}: this separates computation from "
+                "communication"
+            )
         case "computation":
             return _advice_on_computation(run, most_workers)
 
@@ -304,4 +308,4 @@ def _advice_on_computation(run: RunFigures, most_workers: int) -> str:
         return "training.precision=bf16"
     if run.plan["device"] == "cpu" and cores:
         return f"more than these {cores} processors, or a smaller network"
-    return f"more workers{alone}, or a smaller network: nothing else takes as long"
+    return f"more workers{alone}, or a smaller network: nothing takes longer than computation"

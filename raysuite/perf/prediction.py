@@ -33,8 +33,8 @@ def predict(
     calibration's file; `simulated` returns the simulated seconds of a pipeline's step.
 
     A plan cannot be predicted if no run of the calibration had its strategy, loader or model, if
-    the calibration has too few pipelines for a pipeline, or if the plan has more workers than a
-    calibrated node. Its prediction then has a message instead of figures.
+    the plan has pipeline stages and the calibration has too few such runs, or if the plan has more
+    workers than one node of the calibration. Its prediction then has a message instead of figures.
     """
     found = [_run(plan, calibration, name, simulated) for plan in plans]
     series: dict[str, list[int]] = {}
@@ -57,9 +57,9 @@ def _run(
         return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
     if int(plan["workers"]) > calibration.workers_per_node:
         message = (
-            f"calibrated with up to {calibration.workers_per_node} workers on one node, and the "
-            "network between nodes was not measured; `raysuite simulate --network` reads the costs "
-            "of a network from a file"
+            f"the calibration has at most {calibration.workers_per_node} workers on one node, and "
+            "no costs of a network between nodes; use `raysuite simulate --network`, which reads "
+            "these costs from a file"
         )
         return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
     work = calibration.works[work_name(plan)]

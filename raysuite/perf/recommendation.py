@@ -64,12 +64,12 @@ def rank(
 ) -> list[Choice]:
     """Sort the candidates by the predicted duration or energy of an epoch, lowest first; candidates
     outside the calibrated range come last. A candidate is left out if it cannot be predicted, if it
-    exceeds a limit, or if its value for a limit is unknown.
+    violates a limit, or if its value for a limit is unknown.
 
     Ranks are given in this order. A candidate joins the first rank in which the prediction interval
     of the best candidate ends at or above the candidate's value; if there is none, the candidate
-    begins a new rank. Part of the errors is common to all candidates, so some ties may be
-    unnecessary.
+    begins a new rank. Part of the errors is common to all candidates, so some candidates may
+    share a rank although their order is certain.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

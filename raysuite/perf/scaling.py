@@ -3,13 +3,14 @@
 The time of a step is a sum of terms, each a coefficient times a quantity that follows from the
 numbers of workers W and nodes N. The sum is multiplied by an unknown drift and by noise:
 
-    t(W, N) = sum of c_k x_k(W, N) * exp(drift(log2 W)) * exp(noise)
+    t(W, N) = (sum of c_k x_k(W, N)) * exp(drift(log2 W)) * exp(noise)
 
 The drift is a random walk over doublings of the workers; it is 0 at the smallest number of workers.
-The drift models effects without a term, such as slow upper levels of a network, and makes intervals
-grow with the distance from the measured numbers of workers. The coefficients, and the standard
-deviations of the drift for one doubling and of the noise, have log-normal priors (`TERMS`, `DRIFT`,
-`NOISE`). An ensemble sampler with stretch moves draws from their posterior (Goodman and Weare 2010,
+The drift models effects that no term describes, such as slow upper levels of a network, and makes
+intervals grow with the distance from the measured numbers of workers. Three kinds of parameters
+have log-normal priors: the coefficients (`TERMS`), the standard deviation of the change of the
+drift at a doubling (`DRIFT`), and the standard deviation of the noise (`NOISE`). An ensemble
+sampler with stretch moves draws from their posterior (Goodman and Weare 2010,
 https://doi.org/10.2140/camcos.2010.5.65).
 """
 
@@ -62,7 +63,7 @@ class Term:
     prior: Prior
     """Prior of the coefficient, relative to the time of a step on the fewest workers."""
     per_image: bool = False
-    """Whether the term is proportional to the images of a worker."""
+    """Whether the term is proportional to the number of images per worker and step."""
 
 
 TERMS: dict[str, Term] = {
@@ -90,15 +91,17 @@ TERMS: dict[str, Term] = {
         "waiting for the slowest worker", lambda w, n: math.sqrt(2 * math.log(w)), Prior(0.02, 1.0)
     ),
 }
-"""The quantity of `bandwidth` is the share of the bytes that a worker in a ring sends between
-nodes. The quantity of `slowest` is the expected largest of W normal delays, to first order. Medians
-are assumed orders of magnitude of data-parallel training; a deviation of 1 to 1.5 is a factor of
-2.7 to 4.5."""
+"""The quantity of `bandwidth`, (N - 1) / N, is the share of the buffer that each of N nodes sends
+to another node in each of the two phases of a ring all-reduce. The quantity of `slowest` is the
+expected maximum of W delays with a standard normal distribution, to first order. The medians are
+assumed orders of magnitude for data-parallel training; a deviation of 1 to 1.5 corresponds to a
+factor of 2.7 to 4.5."""
 DRIFT = Prior(0.03, 0.7)
-"""Prior of the standard deviation of the change of the drift at each doubling of the workers. The
-drift is the logarithm of a factor of a step's time."""
+"""Prior of the standard deviation by which the drift changes at each doubling of the workers. The
+time of a step is multiplied by exp(drift)."""
 NOISE = Prior(0.02, 0.7)
-"""Prior of the standard deviation of the noise: of the logarithm of a measured time."""
+"""Prior of the standard deviation of the noise, which is added to the logarithm of a step's
+time."""
 TOLD = 0.8
 """The measurements do not determine a coefficient if the posterior deviation of its logarithm is
 above this share of the prior deviation."""
@@ -133,8 +136,8 @@ class Scaling:
     terms: tuple[str, ...]
     """Terms that the series or the wanted predictions need, in the order of `draws`."""
     draws: Array
-    """[draw, term + 2]: logarithms of the coefficients, and of the standard deviations of the drift
-    for one doubling and of the noise."""
+    """[draw, term + 2]: logarithms of the coefficients, of the standard deviation of the change of
+    the drift at a doubling, and of the standard deviation of the noise."""
     unit: float
     """Seconds that correspond to a coefficient of 1."""
     images: float
@@ -152,7 +155,7 @@ class Scaling:
         ]
 
     def predict(self, workers: int, nodes: int, batch: float = 0.0) -> Interval:
-        """Median and 90 % interval of a measurement of the throughput on `workers` workers."""
+        """Median and 90 % interval of the throughput that is measured on `workers` workers."""
         import numpy as np
 
         place = Point(workers, nodes, 1.0, batch)
@@ -179,14 +182,14 @@ class Scaling:
 
 
 def fit(points: Iterable[Point], wanted: Iterable[Point] = (), seed: int = 0) -> Scaling:
-    """Draw the posterior of a series. Terms that only the predictions `wanted` need, such as those
-    of the network if only one node was measured, keep their prior. Raises ValueError if `enough` is
-    False for the series."""
+    """Draw from the posterior of a series. If only the predictions `wanted` need a term, such as
+    those of the network if only one node was measured, its coefficient keeps its prior. Raises
+    ValueError if `enough` is False for the series."""
     import numpy as np
 
     known = sorted(points)
     if not enough(known):
-        raise ValueError(f"fewer than {LEAST_SIZES} numbers of workers")
+        raise ValueError(f"fewer than {LEAST_SIZES} different numbers of workers")
     first = known[0]
     images, unit = first.images, first.seconds
     terms = _separable([*known, *wanted], images)
@@ -223,14 +226,14 @@ def left_out(points: Sequence[Point]) -> tuple[Point, Interval] | None:
 
 
 def _mean(points: Sequence[Point], of: Point) -> Point:
-    """`of` with the mean throughput of its repeats."""
+    """The point `of`, with the mean throughput of all points that equal it except in throughput."""
     alike = [each.throughput for each in points if each._replace(throughput=of.throughput) == of]
     return of._replace(throughput=fmean(alike))
 
 
 @dataclass(frozen=True)
 class Place:
-    """A prediction for a number of workers that was not measured."""
+    """The prediction for one number of workers."""
 
     workers: int
     nodes: int
@@ -255,9 +258,12 @@ class Forecast:
     def words(self) -> str:
         largest = self.measured[-1]
         if self.error is None:
-            said = f"not validated: {LEAST_SIZES + 1} numbers of workers are needed for that"
+            said = f"not validated: validation needs {LEAST_SIZES + 1} different numbers of workers"
         else:
-            said = f"{largest} workers are predicted from fewer with an error of {self.error:+.1%}"
+            said = (
+                f"the throughput on {largest} workers is predicted from that on fewer workers with "
+                f"an error of {self.error:+.1%}"
+            )
         said += f". From few workers to many: {words(of_scaling(largest))}"
         if self.untold:
             told = "; ".join(TERMS[name].words for name in self.untold)
@@ -368,8 +374,8 @@ def series_of(
 ) -> dict[str, list[Point]]:
     """The series of measured runs: variants that differ only in number of workers and batch size.
 
-    Runs of several results may have equal names but different costs, for example in another
-    precision. The difference then becomes part of the names.
+    Runs of different results folders may have equal names but different costs, for example because
+    of their precision. The parts of a plan that differ then become part of the series' names.
     """
     found: dict[str, dict[tuple[str, ...], list[Point]]] = {}
     for run in runs:
@@ -430,8 +436,9 @@ def _shared(first: int, left: int, right: int) -> float:
 
 
 def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:
-    """[draw, point, point] covariance of the logarithms of measured times, from the variances of a
-    doubling and of a measurement."""
+    """[draw, point, point] covariance of the logarithms of measured times. `walk` and `noise`: for
+    each draw, the variance of the change of the drift at a doubling, and the variance of the noise.
+    """
     import numpy as np
 
     first = points[0].workers
@@ -440,8 +447,8 @@ def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:
 
 
 def _drawn(density: Callable[[Array], Array], start: Array, random: np.random.Generator) -> Array:
-    """Draw from a distribution by stretch moves: each walker of one half moves along the line to a
-    walker of the other half."""
+    """Draw from a distribution by stretch moves: each walker of one half moves along the line
+    through itself and a random walker of the other half."""
     import numpy as np
 
     walkers, dimensions = start.shape

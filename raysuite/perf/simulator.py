@@ -63,7 +63,8 @@ class Network(Strict):
 
     @classmethod
     def read(cls, name: str) -> Network:
-        """Read a YAML file by its path, or a shipped file by its name. Else raises UserError."""
+        """Read a YAML file by its path, or a shipped file by its name. Raises UserError if the
+        file cannot be read."""
         shipped = sorted((Path(__file__).parent / "shipped_networks").glob("*.yaml"))
         file = next((each for each in shipped if each.stem == name), Path(name))
         try:
@@ -75,7 +76,8 @@ class Network(Strict):
             ) or str(error)
             known = ", ".join(each.stem for each in shipped)
             raise UserError(
-                f"network {name!r} cannot be read: {why}; valid: {known}, or a file like those"
+                f"network {name!r} cannot be read: {why}; valid: {known}, or the path of a YAML "
+                "file with the same keys as those in raysuite/perf/shipped_networks"
             ) from error
 
     def far(self, workers: int) -> Link:
@@ -136,7 +138,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Event:
-    """A task with its begin and end."""
+    """A task, and the times in seconds at which it begins and ends."""
 
     task: Task
     begin: float
@@ -149,7 +151,8 @@ Pace = Callable[[int], float]
 
 
 def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
-    """One event for each task, in the order of `tasks`. Raises ValueError for a cycle."""
+    """One event for each task, in the order of `tasks`. Raises ValueError if tasks depend on
+    each other in a cycle."""
     waiting = [0] * len(tasks)
     follows: dict[int, list[int]] = defaultdict(list)
     last: dict[str, int] = {}
@@ -206,7 +209,7 @@ STORAGE = "storage"
 
 @dataclass(frozen=True)
 class Layer:
-    """A part of a network, for one micro-batch on one worker."""
+    """A part of a network, with its times and bytes for one micro-batch on one worker."""
 
     name: str
     forward_s: float
@@ -291,7 +294,7 @@ class _DataParallel:
         self.held: dict[int, float] = defaultdict(float)
         """Bytes of each bucket's gradients."""
         self._sizes: dict[int, float] = defaultdict(float)
-        """Bytes of each bucket's weights that are not gathered yet."""
+        """Bytes of each bucket's weights that the passes of the current micro-batch gather."""
         self._freed: dict[int, float] = defaultdict(float)
         for bucket, own in self._segments:
             weights = [layer.gradient_bytes + layer.frozen_bytes for layer in own]
@@ -469,9 +472,9 @@ def pipeline_step(
     pace: Pace = lambda _: 1.0,
     epoch: float = math.inf,
 ) -> Step:
-    """A step that begins and ends with an empty pipeline. An asynchronous schedule empties the
-    pipeline only after each epoch, which has `epoch` steps; the duration of its step is the mean
-    over these steps."""
+    """Simulate a step. With a synchronous schedule, the pipeline is empty before and after the
+    step. With an asynchronous schedule, it is empty only before and after an epoch of `epoch`
+    steps, and the duration is the mean over these steps."""
 
     def simulated(steps: int) -> Step:
         return Step.of(pipeline(stages, schedule, network, copies, update_s, steps), pace, steps)
@@ -532,7 +535,8 @@ class Step:
         return cls(events, steps, seconds / steps, {**shares, name: left})
 
     def lasting(self, seconds: float) -> Step:
-        """This step with the mean duration `seconds` and unchanged work."""
+        """This step with the mean duration `seconds`, and with unchanged seconds of computation,
+        overhead and loader."""
         *worked, rest = self.shares
         shares = {kind: self.shares[kind] * self.seconds / seconds for kind in worked}
         left = max(0.0, 1 - sum(shares.values()))

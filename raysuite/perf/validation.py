@@ -13,13 +13,13 @@ NOT_VALIDATED = "not validated: predictions of this kind were never compared wit
 
 
 class Validation(NamedTuple):
-    """Relative errors |predicted / measured - 1| of throughput."""
+    """Relative errors |predicted / measured - 1| of throughput: median and 90th percentile."""
 
     of: str
     median: float
     p90: float
     page: str
-    """A file of benchmarks/results with these figures; a test compares the two."""
+    """A file in benchmarks/results with the same two figures; a test checks that they are equal."""
 
     @property
     def words(self) -> str:
@@ -56,8 +56,9 @@ def words(kind: Kind | None) -> str:
 
 
 def of_plan(plan: Plan) -> Kind | None:
-    """The kind of a prediction from a calibration of one node; None if it was not validated. Of
-    predictions on GPUs, only eight on one H200 were compared with measurements."""
+    """The kind of a prediction from a calibration of one node; None if it was not validated. GPUs
+    count as not validated: only eight predictions, all for one H200, were compared with
+    measurements."""
     if plan["device"] != "cpu" or "task" in plan:  # plans of classification have no "task"
         return None
     return "pipelines" if plan["spec"]["strategy"].get("stages") else "one machine"

@@ -38,8 +38,9 @@ class Sizes:
 def sizes_of(plan: RunPlan) -> Sizes:
     """The candidates for a plan whose batch size is undecided.
 
-    If the global batch is given, the candidates are the divisors of a replica's share of it.
-    Otherwise they are the powers of two with which a step takes at most the whole training set.
+    If the global batch is given, the candidates are those divisors of global batch / replicas for
+    which the strategy allows the number of micro-batches. Otherwise they are the powers of two with
+    which a step needs no more samples than the training set has. `at_most` is an upper limit.
     """
     auto, strategy = _auto(plan), plan.spec.strategy
     most = auto.at_most or math.inf
@@ -56,7 +57,7 @@ def sizes_of(plan: RunPlan) -> Sizes:
 
 
 def decided(plan: RunPlan, micro_batch: int) -> RunPlan:
-    """The plan with the chosen micro-batch, and all numbers that depend on it."""
+    """The plan with `micro_batch` as the chosen size, and with all numbers computed from it."""
     spec = plan.spec
     if plan.batch_is_given:
         return _with(plan, {_cut_key(plan): plan.global_batch // (plan.replicas * micro_batch)})
@@ -82,9 +83,10 @@ class Search:
     Sizes are first tried on single ranks ("alone") and then in full steps ("together"). If each
     rank has a stage of the network (`together_only`), they are tried only in full steps. On single
     ranks, sizes are doubled, from two samples, until a size does not fit; then the interval between
-    the last two sizes is bisected. The largest size that fits on single ranks is tried in full
-    steps. If it does not fit there, the next smaller size is tried. If a size does not fit, no
-    larger size is tried.
+    the last two sizes is bisected. With the goal "largest", the largest size that fits on single
+    ranks is then tried in full steps; if it does not fit there, the next smaller size is tried.
+    With the goal "fastest", all sizes that fit on single ranks are timed in full steps. If a size
+    does not fit, no larger size is tried.
     """
 
     sizes: tuple[int, ...]
@@ -116,7 +118,7 @@ class Search:
         return math.isfinite(self._ceiling)
 
     def timings(self, size: int) -> list[float]:
-        """Images per second in each trial of the micro-batch `size` with full steps."""
+        """Throughput, in images per second, in each trial of `size` in full steps."""
         return [
             each.images_per_second
             for each in self.tried
@@ -125,7 +127,7 @@ class Search:
 
     @property
     def _ceiling(self) -> float:
-        """The smallest size that does not fit."""
+        """The smallest size that was found not to fit; infinity if there is none."""
         return min((each.micro_batch for each in self.tried if not each.fits), default=math.inf)
 
     @property
@@ -148,7 +150,7 @@ class Search:
         return max((n for n in between if n <= most), default=between[0])
 
     def _next_timing(self) -> tuple[Stage, int] | None:
-        """The next size to time, round by round.
+        """The next trial that times a size in full steps; None after the last round.
 
         The first round is in descending order, because a size that fits on single ranks may not fit
         in full steps. Later rounds are alternately ascending and descending, so that a drift of the
@@ -177,7 +179,9 @@ class Search:
 def outcome(
     plan: RunPlan, tried: Sequence[BatchTried], seconds: float
 ) -> tuple[RunPlan, BatchFound]:
-    """The decided plan, and the Record of the search, which took `seconds` seconds.
+    """The plan with the chosen batch size, and the Record of the search.
+
+    `seconds`: duration of the search.
 
     Raises NothingFitsError.
     """
@@ -205,7 +209,7 @@ def outcome(
 
 
 def search_of(plan: RunPlan, tried: Sequence[BatchTried]) -> Search:
-    """The search for a plan's batch size, with its trials so far."""
+    """The search for a plan's batch size; `tried`: the trials so far."""
     staged = plan.spec.strategy.model_workers > 1
     return Search(sizes_of(plan).sizes, _auto(plan).auto, tried, staged)
 

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class Datasets:
-    """Data sets on disk. Each set is listed only once, because listing a large set takes seconds.
+    """Counts of data sets on disk. The files of each set are listed only once, because this takes
+    seconds for a large set.
 
-    `elsewhere`: whether the runs are for another machine. A named data set without a folder on this
-    machine is then assumed to have its official counts.
+    `elsewhere`: whether the runs will be on another machine. If so, a named data set without a
+    folder on this machine is assumed to have its official numbers of samples and classes.
     """
 
     def __init__(self, elsewhere: bool = False) -> None:
@@ -62,7 +63,7 @@ _FILES = {
 
 
 def official_counts(data: DataOptions) -> Counts | None:
-    """The official counts of a named data set without a folder here; None for other data sets."""
+    """The official counts of a named data set without a folder here; None for all other sets."""
     if data.name not in NAMED or root_of(data).exists():
         return None
     from raysuite.data.formats import Counts
@@ -88,13 +89,14 @@ def passed_over(plans: Iterable[RunPlan]) -> list[str]:
     }
     return [
         f"{root}: {count} files or folders are not images and are skipped; "
-        f"`raysuite data check {shlex.quote(root)}` names them"
+        f"`raysuite data check {shlex.quote(root)}` lists them"
         for root, count in counts.items()
     ]
 
 
 def check_unchanged(plans: Iterable[RunPlan]) -> None:
-    """Raise DataError if a data set no longer has the counts of the resumed runs' `plans`."""
+    """Raise DataError if the counts of a data set differ from those in `plans`, the plans of the
+    runs to resume."""
     from raysuite.data.prepared import check_as_planned
 
     seen = Datasets()
@@ -173,7 +175,8 @@ def _misfits(spec: ExperimentSpec, facts: DatasetFacts) -> list[Mistake]:
     if batch > samples:
         key, fewer = "training.global_batch", ""
         if training.global_batch is None:
-            key, fewer = "training.batch_per_worker", f", or the {spec.resources.workers:,} workers"
-        message = f"a step would take {batch:,} samples, and the training set has {samples:,}"
+            key = "training.batch_per_worker"
+            fewer = f", or use fewer than {spec.resources.workers:,} workers"
+        message = f"a step would need {batch:,} samples, and the training set has {samples:,}"
         mistakes.append(Mistake(f"{message}; lower it{fewer}", key=key))
     return mistakes

@@ -30,7 +30,8 @@ def import_error(check: Callable[[str], object], name: str) -> str:
 
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """The plans that need a dry batch; other plans are combinations that raysuite's tests train.
+    """The plans that need a dry batch, that is, one batch that is trained before the run. The
+    combinations of options in all other plans are trained by raysuite's own tests.
 
     A plan needs one if it has: a task other than classification; the user's own network, data set
     or transform; model options, weights or parameter names from the user; a strategy that passes a

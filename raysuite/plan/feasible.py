@@ -31,7 +31,8 @@ def accumulation(spec: ExperimentSpec) -> int:
 
 
 def global_batch_of(spec: ExperimentSpec) -> int:
-    """Samples of one optimiser step over all workers; before trials, the smallest candidate."""
+    """Samples of one optimiser step over all workers; with the smallest candidate if trials will
+    find the batch size."""
     share = spec.training.batch_per_worker
     each = accumulation(spec) if isinstance(share, AutoBatch) else share or 0
     return spec.training.global_batch or each * spec.resources.workers
@@ -90,14 +91,14 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
                 continue
             wrong(
                 f"data.{key}",
-                f"it is for images with one class each; for the task {task.name}, samples are "
+                f"the key is for images with one class each; for the task {task.name}, samples are "
                 "passed to the network unchanged; leave it out",
             )
     if not (data.of_tokens or data.own):
         wrong(
             "data.name",
             f"got {data.name}, whose images have one class each, for task {task.name}; valid: "
-            f"{', '.join(TOKENS)}, or 'module:attribute' of your own",
+            f"{', '.join(TOKENS)}, or your own data set as 'module:attribute'",
         )
     if not spec.loader.tensors:
         able = [name for name, each in LOADER_OPTIONS.items() if each.tensors]
@@ -107,12 +108,14 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
             f"task {task.name}: {', '.join(able)}",
         )
     if data.bad_samples != "error":
-        wrong("data.bad_samples", "skip is for images; leave it out")
+        wrong("data.bad_samples", "the value skip is for images only; leave the key out")
     if spec.training.memory_format == "channels_last":
-        wrong("training.memory_format", "channels_last is for images; leave it out")
+        message = "the value channels_last is for images only; leave the key out"
+        wrong("training.memory_format", message)
     for key, default in _OF_CLASSES.items():
         if getattr(spec.training, key) != default:
-            wrong(f"training.{key}", f"it is for classification, and the task is {task.name}")
+            message = f"the key is for classification, and the task is {task.name}; leave it out"
+            wrong(f"training.{key}", message)
 
 
 def _check_script(spec: ExperimentSpec, script: ScriptOptions, wrong: _Wrong) -> None:
@@ -131,16 +134,17 @@ def _check_script(spec: ExperimentSpec, script: ScriptOptions, wrong: _Wrong) ->
         why = "is a folder" if file.is_dir() else "is not there"
         wrong(
             "script.command",
-            f"the script {file} {why}; give the path of a Python file, relative to this folder",
+            f"the script {file} {why}; give the path of a Python file, relative to the folder in "
+            "which you call raysuite",
         )
     if spec.measure.profile == "nsight":
         message = "got nsight, but scripts can be profiled only by torch; valid: off and torch"
         wrong("measure.profile", message)
     if spec.measure.figures:
-        message = f"got {', '.join(spec.measure.figures)}, but a script does not measure them"
+        message = f"got {', '.join(spec.measure.figures)}, which cannot be measured in a script"
         wrong("measure.figures", f"{message}; leave it out")
     if spec.resources.elastic:
-        message = "got true, but the batch of a script cannot be changed for fewer workers"
+        message = "got true, but the batch size of a script cannot be adapted to fewer workers"
         wrong("resources.elastic", f"{message}; leave it out")
 
 
@@ -151,7 +155,7 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
         wrong(
             strategy.own_accumulation_key,
             f"got {passes}, and training.accumulate is {training.accumulate}: "
-            "both set the same thing; give only one of them",
+            "both set the number of micro-batches; give only one of them",
         )
     if workers % strategy.model_workers:
         wrong(
@@ -197,7 +201,8 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
 
 def _check_training(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if spec.optimizer.averages and spec.training.ema_decay is not None:
-        message = f"optimizer {spec.optimizer.name} averages the weights itself; leave it out"
+        name = spec.optimizer.name
+        message = f"optimizer {name} averages the weights itself; leave ema_decay out"
         wrong("training.ema_decay", message)
     if spec.training.sampler == "balanced" and spec.training.class_weights == "auto":
         wrong(
@@ -214,15 +219,15 @@ def _check_training(spec: ExperimentSpec, wrong: _Wrong) -> None:
         near = max(1, round(training.global_batch / slices)) * slices
         wrong(
             "training.global_batch",
-            f"got {training.global_batch}, which {shares} x {accumulate} "
-            f"micro-batches do not divide; give {near}",
+            f"got {training.global_batch}, which is not divisible by {shares} x {accumulate} "
+            f"micro-batches; give {near}",
         )
     share = training.batch_per_worker
     if isinstance(share, int) and share * together % accumulate:
         near = max(1, round(share / accumulate)) * accumulate
         wrong(
             "training.batch_per_worker",
-            f"got {share}, which {accumulate} micro-batches do not divide; give {near}",
+            f"got {share}, which is not divisible by {accumulate} micro-batches; give {near}",
         )
 
 
@@ -237,7 +242,8 @@ def _check_devices(spec: ExperimentSpec, gpus: int, wrong: _Wrong) -> None:
             if spec.resources.device == "cpu"
             else f"there are {gpus} GPUs for {workers} workers"
         )
-        wrong("loader.device", f"gpu needs workers on GPUs, but {reason}; set it to cpu")
+        message = f"the value gpu needs workers on GPUs, but {reason}; set loader.device to cpu"
+        wrong("loader.device", message)
     if on_cpu and spec.measure.profile == "nsight":
         wrong(
             "measure.profile",

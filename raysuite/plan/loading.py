@@ -40,7 +40,7 @@ class LoadingPlan(Strict):
 
     @property
     def title(self) -> str:
-        """The data set, with its format if the data set has several."""
+        """Name of the data set, followed by its format if the data set can have several formats."""
         several = len(self.data.formats) > 1
         return f"{self.data.name} {self.data.form}" if several else self.data.name
 
@@ -51,7 +51,7 @@ def loader_options(candidate: Candidate) -> LoaderOptions:
 
 
 def checked_data(block: dict[str, Any]) -> DataOptions:
-    """Validate a `data` block of plain data. Raises SpecError with every mistake."""
+    """Validate `block`, the `data` block of a spec. Raises SpecError with every mistake."""
     return _spec(block).data
 
 
@@ -72,7 +72,8 @@ def _spec(data: dict[str, Any], loader: Any = "native") -> ExperimentSpec:
 
 
 def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
-    """The option blocks of loaders given by name or as a block. Raises UserError otherwise."""
+    """A block of options for each loader in `given`, which has names or blocks. Raises UserError
+    for an unknown loader."""
     blocks = [{"name": each} if isinstance(each, str) else each for each in given]
     for block in blocks:
         name = block.get("name") if isinstance(block, dict) else None
@@ -98,7 +99,7 @@ def candidates(
     blocks: Iterable[dict[str, Any]], threads: Sequence[int], processes: Sequence[int]
 ) -> list[Candidate]:
     """Combine each block with each number of threads or processes. For each of these numbers, also
-    add the candidates "decoding alone" and "reading alone", which are upper limits.
+    add the candidates "decoding alone" and "reading alone", whose throughputs are upper limits.
 
     A block that sets its number of threads or processes is used only once. Raises UserError for
     options that a loader does not have.

@@ -36,7 +36,7 @@ def expand(document: Document) -> list[Variant]:
     repeats = data.get("repeats", 1)
     count = math.prod(map(len, sweeps.values())) * (repeats if isinstance(repeats, int) else 1)
     if count > MOST_RUNS:
-        message = f"the matrix and repeats make {count:,} runs; at most {MOST_RUNS:,} are planned"
+        message = f"the matrix and repeats make {count:,} runs; at most {MOST_RUNS:,} are allowed"
         raise SpecError([*found, document.mistake(message, "matrix" if sweeps else "repeats")])
     variants: list[Variant] = []
     for choice in itertools.product(*(range(len(values)) for values in sweeps.values())):
@@ -54,12 +54,13 @@ def expand(document: Document) -> list[Variant]:
 
 
 def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mistake]:
-    """A mistake for each combination whose run, including the seed, equals an earlier run."""
+    """A mistake for each combination that has the same run, including the seed, as an earlier
+    combination."""
     first: dict[str, dict[str, Any]] = {}
     for label, spec in variants:
         same = first.setdefault(spec.model_dump_json(), label)
         if same is not label:
-            what = "is there twice" if same == label else f"is the same run as {_words(same)}"
+            what = "occurs twice" if same == label else f"is the same run as {_words(same)}"
             message = f"{_words(label)} {what}; keep one; to repeat each run, set repeats"
             yield document.mistake(message, "matrix")
 
@@ -69,7 +70,8 @@ def _words(label: Mapping[str, Any]) -> str:
 
 
 def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:
-    """Key path, in the matrix, of the value of `key` in `label`; None if `key` is not swept."""
+    """The key path at which the matrix has the value that `label` gives for `key`; None if `key` is
+    not swept."""
     for written, values in (document.data.get("matrix") or {}).items():
         together = swept_keys(written)
         if key in together:
@@ -100,8 +102,8 @@ def _variant(
 
 
 Where = Callable[[str], KeyPath | None]
-"""A function: dotted key -> the key path at which the document has this run's value of the key;
-None if the matrix does not set the key."""
+"""A function: dotted key -> the key path at which the document has this run's value of the key, or
+the distribution from which the value was drawn; None if the key is neither swept nor searched."""
 
 
 def spec_with(
@@ -125,7 +127,7 @@ def spec_with(
 
 
 def place_of(document: Document, path: KeyPath, where: Where) -> tuple[str, int | None]:
-    """File and line of a run's key, or of the nearest key above it."""
+    """File and line of a run's key or, if the document lacks it, of the nearest enclosing block."""
     for end in range(len(path), 0, -1):
         key = ".".join(map(str, path[:end]))
         if key in document.settings:

@@ -21,13 +21,13 @@ from raysuite.spec.search import PbtScheduler, SearchOptions
 from raysuite.spec.search_check import KEPT
 
 _TRIES = 20
-"""Largest number of draws of new values. If none of them is valid, the trial takes the values
-of the trial whose weights it takes."""
+"""Largest number of draws of new values. If none of them is valid, the trial continues with the
+values of the trial whose weights it takes, except for keys in KEPT."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A trial at a PBT step."""
+    """A trial at a PBT step: when its population is compared."""
 
     number: int
     run_id: str
@@ -56,7 +56,8 @@ def judge(
     epochs: int,
     can_be: Callable[[Values], bool] = lambda values: True,
 ) -> list[Turn]:
-    """Decide how each trial of a population continues after `epochs` epochs, from best to worst.
+    """Decide how each trial of a population continues after `epochs` epochs. The Turns are in order
+    from the best to the worst trial.
 
     The result depends only on the search's seed and on the standings, not on their order. `can_be`
     returns whether values are valid together.
@@ -81,7 +82,7 @@ def judge(
 
 
 def taken(scheduler: PbtScheduler, population: int) -> int:
-    """Number of worst trials that take weights, and of best trials whose weights they take."""
+    """How many of the worst trials take weights. They take them from equally many of the best."""
     share = round(population * scheduler.quantile, 9)  # 25 * 0.28 is 7.000000000000001
     return min(math.ceil(share), population // 2)
 
@@ -89,7 +90,8 @@ def taken(scheduler: PbtScheduler, population: int) -> int:
 def explored(
     search: SearchOptions, own: Mapping[str, object], source: Values, chance: random.Random
 ) -> Values:
-    """New values, derived from the source's values; keys in KEPT keep the trial's own values."""
+    """New values, derived from `source`, the values of the trial whose weights are taken; keys in
+    KEPT have the values in `own`."""
     scheduler = search.scheduler
     assert isinstance(scheduler, PbtScheduler), "population-based training"
     found: Values = {}

@@ -30,7 +30,7 @@ from raysuite.spec.resources import gpus_in
 from raysuite.spec.tasks import CLASSIFICATION, SCRIPT, TaskFacts
 
 NO_FACTS = DatasetFacts(train_samples=1, val_samples=0, classes=1, channels=1, image_size=1)
-"""Facts for a script's data, which is unknown: each epoch has a single step."""
+"""Placeholder for the facts about a script's data, which are unknown: an epoch has one step."""
 
 
 def make_plans(
@@ -39,10 +39,10 @@ def make_plans(
     """Every run of a document, in the order of execution.
 
     `gpus` is the number of GPUs of the cluster; None: of this machine. `elsewhere`: whether the
-    runs are for another machine; a named data set that is missing here is then assumed to have its
-    official counts. Repeats vary slowest, so that a drift of the machine affects all variants
-    equally. Within a repeat, runs with equal world size and equal worker settings are adjacent, and
-    can share worker processes.
+    runs will be on another machine; if so, a named data set that is missing here is assumed to have
+    its official numbers of samples and classes. Repeats vary slowest, so that a drift of the
+    machine affects all variants equally. Within a repeat, runs with equal world size and equal
+    worker settings are adjacent, and can share worker processes.
 
     Raises SpecError with everything that makes a run infeasible.
     """
@@ -207,11 +207,11 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
 
 
 def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan]]:
-    """Groups of consecutive runs that share workers, as many as the group's largest run needs.
+    """Groups of consecutive runs that share workers.
 
-    A smaller run uses the first ranks, and the other ranks wait. On several nodes only runs of
-    equal size share workers: the first ranks of a large world are placed differently from the ranks
-    of a small world.
+    A group has as many workers as its largest run needs. A smaller run uses the first ranks, and
+    the other ranks wait. On several nodes only runs of equal size share workers: the first ranks of
+    a large world are placed differently from the ranks of a small world.
     """
     result: list[list[RunPlan]] = []
     last: Any = None
@@ -233,8 +233,9 @@ def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan
 
 
 def _stands_apart(plan: RunPlan) -> bool:
-    """Whether a run must not share workers, because its own or the next run's measurements would be
-    wrong. A script always runs in separate processes."""
+    """Whether a run must not share workers, because sharing would falsify its own measurements or
+    those of the next run. For a script, only `fresh_workers` matters, because each run of a script
+    has processes of its own."""
     if plan.spec.script is not None:
         return plan.spec.resources.fresh_workers
     return (
@@ -249,8 +250,8 @@ def _stands_apart(plan: RunPlan) -> bool:
 
 
 def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
-    """`plan` with fewer workers: with the largest number, up to `most`, that its options allow.
-    None if they allow no such number.
+    """`plan` with fewer workers: with the largest number, from `min_workers` to `most`, with which
+    the run is feasible. None if there is no such number.
 
     The global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
     micro-batch accumulates gradients. `index` is the new run's position in the order of execution,
@@ -288,5 +289,5 @@ def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
             "training.accumulate": accumulate,
         },
     )
-    assert accumulation(changed) == accumulate, "elastic strategies do not set it"
+    assert accumulation(changed) == accumulate, "elastic strategies do not set accumulation"
     return changed

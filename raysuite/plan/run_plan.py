@@ -17,7 +17,7 @@ class RunPlan(Strict):
     """One run: everything that `train` needs, independent of how the run is started."""
 
     run_id: str
-    """Unique in its experiment; equal specs give equal ids."""
+    """Unique in its experiment; depends on the index, the repeat and the spec without `track`."""
     index: int
     """Position in the order of execution, counted from 0."""
     repeat: int
@@ -65,11 +65,11 @@ class RunPlan(Strict):
 
     @property
     def epoch_units(self) -> int:
-        """Number of units that the throughput counts (images, samples or tokens) in an epoch."""
+        """Size of an epoch in the unit of the throughput (images, samples or tokens)."""
         return self.units(self.dataset.train_samples)
 
     def units(self, samples: int) -> int:
-        """Number of units that the throughput counts in `samples` samples."""
+        """Size of `samples` samples in the unit of the throughput."""
         return self.task.units(samples, self.dataset.sequence)
 
     @property

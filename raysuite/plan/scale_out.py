@@ -21,7 +21,8 @@ class Reached(NamedTuple):
     """Throughput per worker / throughput per worker on the smallest published number of workers."""
     system: str
     workers: int
-    """Number of workers at this efficiency: the requested, or the largest published number."""
+    """The number of workers with this efficiency: the requested number or, if it is larger than the
+    largest published number, the latter."""
 
 
 @cache
@@ -49,10 +50,11 @@ def others() -> dict[str, list[Point]]:
 
 
 def reached(workers: int) -> tuple[Reached, Reached]:
-    """The lowest and the highest published efficiency on `workers` workers. If a system was not
-    measured on that many workers, its largest number of workers is used; the highest efficiency is
-    then that of a system measured on the most workers. Between two published numbers, the
-    efficiency is interpolated over the logarithm of the number of workers."""
+    """The lowest and the highest published efficiency on `workers` workers. If a system was
+    measured only on fewer workers, its efficiency on its largest number of workers is used. The
+    highest efficiency is taken only from systems that were measured on at least `workers` workers
+    or, if there are none, from those that were measured on the most workers. Between two published
+    numbers of workers, the efficiency is interpolated over the logarithm of the number."""
     found = [
         _reached(name, sorted(points), workers) for name, points in (aach2023() | others()).items()
     ]

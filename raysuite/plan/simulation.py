@@ -40,7 +40,7 @@ _DDP = strategy_kind({"spec": {"strategy": DdpOptions().model_dump(mode="json")}
 
 
 def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
-    """The network inside a node, with the calibration's costs of a message and of a byte. Raises
+    """The network inside a node, with the latency and bandwidth in the calibration. Raises
     UserError if the calibration lacks them, or if the plan needs several nodes."""
     costs = {} if calibration is None else calibration.seconds.costs
     kind = strategy_kind(plan.model_dump(mode="json"))
@@ -68,7 +68,7 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
 
 
 def pipeline_seconds(plan: dict[str, Any], calibration: Calibration) -> float:
-    """Seconds of one simulated step of a pipeline, with costs from other runs."""
+    """Seconds of one simulated step of a pipeline, with the costs of `calibration`."""
     run = RunPlan.model_validate(plan)
     return step_of(run, calibration, None, measured_network(run, calibration)).seconds
 
@@ -82,8 +82,8 @@ def step_of(
     straggler: float = 1.0,
     storage: float | None = None,
 ) -> Step:
-    """Simulate one step of a plan, with the costs of `calibration`, or with `rate` as the
-    throughput of a single worker, per second.
+    """Simulate one step of a plan, with the costs of `calibration`, or with `rate`, the throughput
+    of a single worker in images, samples or tokens per second.
 
     `storage`: images, samples or tokens per second that storage delivers to all workers together.
     A data-parallel step lasts at least as long as storage needs to deliver the next batch.
@@ -152,9 +152,10 @@ def step_of(
 
 
 def epoch_seconds(plan: RunPlan, step: Step, simulated: Callable[[RunPlan], Step]) -> float:
-    """Seconds of an epoch's steps; `step` is a step with a whole global batch. The last step
-    has the remaining samples, in as many micro-batches as other steps if each has two or more. If a
-    plan's micro-batches have one sample, all steps are padded alike, and take the same time."""
+    """Seconds of an epoch's steps; `step` is a step with a whole global batch. The last step has
+    the remaining samples, in as many micro-batches as the other steps; in training, micro-batches
+    of fewer than two samples are padded to two. If all micro-batches of a plan have one sample, all
+    are padded, and all steps take the same time."""
     whole, rest = divmod(plan.dataset.train_samples, plan.global_batch)
     if not rest:
         return whole * step.seconds
@@ -165,8 +166,9 @@ def epoch_seconds(plan: RunPlan, step: Step, simulated: Callable[[RunPlan], Step
 
 
 def _pace(processors: int, near: float, workers: int) -> float:
-    """Relative speed of each of `workers` workers that compute at once. They share the processors.
-    If n workers compute at the same time, each takes 1 + `near` (n - 1) / n times as long."""
+    """Speed of each of `workers` workers that compute at once, relative to one that computes alone.
+    They share `processors`, the number of workers that can compute at the same time. If n workers
+    do so, each takes 1 + `near` (n - 1) / n times as long."""
     busy = min(workers, processors)
     return busy / workers / (1 + near * (busy - 1) / busy)
 
@@ -176,8 +178,8 @@ _COUNTED: dict[str, _Counted] = {}
 
 def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> list[Layer]:
     """The network's layers, or a pipeline's stages. `seconds`, the time of both passes, is divided
-    among layers in proportion to their FLOPs. For a pipeline of whose blocks the calibration has
-    measured times, it is divided in proportion to these times instead."""
+    among layers in proportion to their FLOPs. If the calibration has measured times of a
+    pipeline's blocks, `seconds` is divided in proportion to these times instead."""
     parts = plan.spec.strategy.model_dump(include={"name", "units"})
     precision = plan.spec.training.precision
     key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), parts, precision])
@@ -254,7 +256,8 @@ class _Counted(NamedTuple):
     sent: Sequence[int] = ()
     """Bytes of each block's output for one sample."""
     units: Mapping[str, int] = {}
-    """Layer -> the unit with which its weights are sharded; other layers are absent."""
+    """Name of a layer -> number of the FSDP unit that has its weights; layers outside the units are
+    absent."""
 
 
 def _counted(plan: RunPlan) -> _Counted:
@@ -293,10 +296,10 @@ def _counted(plan: RunPlan) -> _Counted:
 def beside_training(
     plan: RunPlan, step: Step, calibration: Calibration | None
 ) -> tuple[float, float]:
-    """(seconds of a run's validations, seconds of its start).
+    """(seconds of a run's validations, seconds of the run's start-up).
 
-    There is one validation after each epoch. A validation pass takes as long as a forward pass in
-    training. The start is 0 without a calibration.
+    Assumptions: there is one validation after each epoch, in which a sample takes as long as in a
+    forward pass in training. Without a calibration, the start-up time is 0.
     """
     computing = step.shares.get("computation", 0.0) * step.seconds / plan.global_batch
     each = FORWARD_SHARE * computing * plan.dataset.val_samples

@@ -32,7 +32,8 @@ def drawn(search: SearchOptions, left_out: int = 0) -> Iterator[Values]:
     """The values of every trial of the searchers `random` and `grid`.
 
     A trial's values depend on the seed and the trial's number, not on the results of other trials.
-    `left_out`: the number of infeasible draws; as many draws are added.
+    `left_out`: the number of infeasible draws so far; if they are replaced, this many draws are
+    added.
     """
     if search.searcher.name == "grid":
         yield from _crossed(search.space, {}, LISTED)

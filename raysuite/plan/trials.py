@@ -39,8 +39,8 @@ def trial_plan(
 ) -> RunPlan:
     """The plan of trial `number`, counted from 0.
 
-    `gpus` is the number of GPUs of the cluster; None: of this machine. `seen`: data sets listed
-    before.
+    `gpus` is the number of GPUs of the cluster; None: of this machine. `seen`: the data sets
+    whose files were already listed.
 
     Raises SpecError with everything that makes the trial infeasible.
     """
@@ -61,7 +61,8 @@ def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
     """A spec for each end of a range and for each listed value, in which the other keys have fixed
-    values. Every block that a trial can have occurs. Raises SpecError if a spec is invalid."""
+    values. Together, the specs have every block that a trial can have. Raises SpecError if a spec
+    is invalid."""
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
 
@@ -103,7 +104,7 @@ def check_space(document: Document, search: SearchOptions) -> None:
 
 
 def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistake]:
-    """A mistake if the first rung of a bracket of ASHA is after the last epoch of all trials."""
+    """A mistake if ASHA has a bracket whose first rung no trial reaches before its last epoch."""
     asha = search.scheduler
     if not isinstance(asha, AshaScheduler) or asha.brackets == 1:
         return
@@ -112,9 +113,9 @@ def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistak
     useful = sum(rung < epochs for rung in rungs)
     if useful < asha.brackets:
         yield document.mistake(
-            f"got {asha.brackets} brackets; the first rung of the last one is after "
-            f"{rungs[-1]:g} epochs, and trials have {epochs}: its trials would never be "
-            f"compared; give at most {max(useful, 1)}, or more epochs",
+            f"got {asha.brackets} brackets; the first rung of the last bracket is after "
+            f"{rungs[-1]:g} epochs, and trials have {epochs}: the trials of this bracket would "
+            f"never be compared; give at most {max(useful, 1)}, or more epochs",
             *("search", "scheduler", "brackets"),
         )
 
@@ -129,7 +130,10 @@ def idle_parts(document: Document, search: SearchOptions) -> Iterator[str]:
             given = f"grace_epochs is {scheduler.grace_epochs}, and trials have {epochs} epochs"
             yield f"search.scheduler: {scheduler.name} ends no trial: {given}"
         elif isinstance(scheduler, MedianScheduler) and scheduler.min_trials >= trials:
-            given = f"min_trials is {scheduler.min_trials}, and each trial has {trials - 1} others"
+            given = (
+                f"min_trials is {scheduler.min_trials}, and each trial can be compared with only "
+                f"{trials - 1} others"
+            )
             yield f"search.scheduler: median ends no trial: {given}"
     if not isinstance(searcher, OptunaSearch) or searcher.sampler == "random":
         return
@@ -174,7 +178,7 @@ def _needed(space: Mapping[str, Dimension], key: str) -> Values:
 
 
 def _concerns(wrong: str, key: str) -> bool:
-    """Whether the mistake's key `wrong` is `key`, a key below it, or a block above it."""
+    """Whether a mistake's key `wrong` is `key`, a key in this block, or a block around it."""
     return wrong == key or wrong.startswith(f"{key}.") or key.startswith(f"{wrong}.")
 
 
@@ -203,7 +207,8 @@ def latest_sweep(document: Document, root: Path) -> Results:
 
 
 def write_sweep(document: Document, results: Results) -> None:
-    """Write the searched space and the sweep's initial spec into a new results folder."""
+    """Write the search options, the spec and the empty lists of a sweep's trials and plans into a
+    new results folder."""
     search = read_search(document).model_dump(mode="json")
     spec = {key: value for key, value in document.data.items() if key != "search"}
     results.write_search(search, str(spec["name"]), spec, document.settings)
@@ -218,7 +223,8 @@ def sweep_document(results: Results) -> Document:
     if found is None:
         raise UserError(
             f"{results.folder} contains no sweep (no search.json); "
-            f"resume it by: raysuite run --resume-from {results.folder}"
+            "if it contains an experiment, resume that by: raysuite run --resume-from "
+            f"{results.folder}"
         )
     data: dict[str, Any] = {**found["spec"], "search": found["search"]}
     file = str(results.folder / "search.json")
@@ -249,7 +255,7 @@ def set_more_trials(document: Document, wanted: Document) -> None:
 
 
 def write_more_trials(document: Document, results: Results) -> None:
-    """Write the document's number of trials into the results, for the continued sweep."""
+    """Write the number of trials in `document` into the results of the sweep to continue."""
     decided, found = results.decided(), results.search()
     assert found is not None
     if decided is not None:
@@ -265,5 +271,6 @@ def check_retry(document: Document) -> None:
     if read_search(document).scheduler.name == "pbt":
         raise UserError(
             "--retry-failed was given, and these trials are a population (scheduler: pbt), which "
-            "has continued without those that failed; leave it out: --resume continues the others"
+            "has continued without those that failed; leave --retry-failed out: --resume continues "
+            "the other trials"
         )

@@ -18,7 +18,8 @@ from raysuite.spec.base import Strict
 from raysuite.units import human_bytes
 
 NEAR = 0.95
-"""The fastest size is the smallest size with at least this share of the highest mean throughput."""
+"""With the goal "fastest", the smallest size is chosen whose mean throughput is at least this share
+of the highest mean throughput."""
 
 Goal = Literal["largest", "fastest"]
 Stage = Literal["alone", "together"]
@@ -34,7 +35,8 @@ class BatchTried(Strict):
     fits: bool
     """Whether this size fits on every worker."""
     peak_bytes: list[int] = Field(default_factory=list)
-    """Peak bytes: torch's on a device; on a CPU, the growth of the process during the trial."""
+    """Peak memory in bytes: on a GPU, torch's allocated memory; on a CPU, the growth of the
+    process's resident memory."""
     limit_bytes: list[int] = Field(default_factory=list)
     """Bytes that each worker may use."""
     images_per_second: float | None = None
@@ -104,7 +106,7 @@ class TriedFile:
 _TRIED: TypeAdapter[BatchTried | dict[Literal["begin"], tuple[Stage, int]]] = TypeAdapter(
     BatchTried | dict[Literal["begin"], tuple[Stage, int]]
 )
-_DIED = "a worker ended while it was tried"
+_DIED = "a worker ended during the trial of this size"
 
 
 class BatchFound(RecordBase):
@@ -118,8 +120,8 @@ class BatchFound(RecordBase):
     accumulate: int
     global_batch: int
     bound: Literal["memory", "at_most", "samples", "batch"]
-    """Why no larger size was chosen: memory, the spec's `at_most`, or the number of samples in the
-    data set or in the batch."""
+    """What limits the size from above: memory, the spec's `at_most`, or the number of samples in
+    the training set or in the global batch."""
     memory_share: float
     tried: list[BatchTried]
     """The trials in order."""
@@ -157,14 +159,14 @@ class BatchFound(RecordBase):
         return {
             "memory": "no larger one fits",
             "at_most": "at_most allows no more",
-            "samples": "the training set has no more samples",
-            "batch": "it is the whole batch of a worker",
+            "samples": "the next larger size needs more samples than the training set has",
+            "batch": "the global batch allows no more per copy of the network",
         }[self.bound]
 
     @property
     def why_fastest(self) -> str:
         """Why the size was chosen as the fastest, and which other sizes may be as fast."""
-        why = f"the smallest within {1 - NEAR:.0%} of the highest mean"
+        why = f"the smallest size with a mean throughput within {1 - NEAR:.0%} of the highest"
         if others := self.not_told_apart:
             sizes = ", ".join(map(str, others))
             why += f"; the timings vary so much that {sizes} may be as fast or faster"

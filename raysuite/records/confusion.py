@@ -11,10 +11,10 @@ MOST_WITH_MATRIX = 100
 
 
 class ClassFigures(Frozen):
-    """Figures of each class in a run's last validation, without samples that were left out."""
+    """Figures of each class in a run's last validation, without unreadable samples."""
 
     names: tuple[str, ...]
-    """Names of the classes, by label."""
+    """Names of the classes, in the order of their labels."""
     samples: tuple[int, ...]
     """Number of samples of each class."""
     predicted: tuple[int, ...]
@@ -49,7 +49,7 @@ class ClassFigures(Frozen):
 
 
 def class_figures(names: Sequence[str], matrix: Sequence[Sequence[int]]) -> ClassFigures:
-    """Compute the figures by class from the confusion matrix [classes][classes]."""
+    """Compute the figures of each class from the confusion matrix [true class][predicted class]."""
     return ClassFigures(
         names=tuple(names),
         samples=tuple(map(sum, matrix)),

@@ -49,14 +49,15 @@ _OF_AN_ATTEMPT = (
     RunCosts,
     ScriptMeasured,
 )
-"""Kinds of Records that an attempt writes again when it resumes a run."""
+"""Kinds of Records that describe one attempt; those of earlier attempts do not count."""
 
 
 def current(records: Iterable[Record]) -> list[Record]:
     """The Records of a run, in order, without those that a resumed attempt replaced.
 
-    A RunStarted at epoch k replaces the epochs from k on, and the previous attempt's end, profile
-    and skipped samples. If an epoch was recorded twice, the later Record counts.
+    A RunStarted whose first epoch is k replaces the Records of epochs from k on, and the previous
+    attempt's Records of the kinds in _OF_AN_ATTEMPT. If an epoch was recorded twice, the later
+    Record counts.
     """
     counted: list[Record] = []
     for record in records:
@@ -81,9 +82,9 @@ def current(records: Iterable[Record]) -> list[Record]:
 
 @dataclass(frozen=True)
 class Shares:
-    """Time shares of a run's profiled steps: in [0, 1], for each worker, by rank.
+    """Shares of the profiled steps' time, in [0, 1]. Lists hold one value per worker, by rank.
 
-    computation + communication_exposed + data_exposed + other = 1, on each worker.
+    On each worker, computation + communication_exposed + data_exposed + other = 1.
     """
 
     computation: list[float]
@@ -144,8 +145,8 @@ _MAY_TELL_SPEED: tuple[Gate, ...] = ("passed", "not needed", "not asked", "not d
 class RunFigures:
     """The figures of one run. A figure is None if it was not measured, or may not be reported.
 
-    `raysuite.records.metrics` defines each figure and its unit. Times and throughputs are None if
-    `gate` is "failed" or "not checked".
+    `raysuite.records.metrics` defines each figure and its unit. The throughput, and all times
+    except `compile_seconds`, are None if `gate` is "failed" or "not checked".
     """
 
     plan: Plan
@@ -153,15 +154,16 @@ class RunFigures:
     """pruned: a sweep's scheduler ended the run early. stopped: the run can be resumed. missing: no
     end is recorded; the run was not started, still runs, or was killed."""
     reason: str
-    """Why there is no result; empty for a finished run."""
+    """Why the run did not finish; empty for a finished run."""
     gate: Gate
     verdict: GateVerdict | None
     started: RunStarted | None
     end: RunEnd | None
     skipped: tuple[SamplesSkipped, ...]
-    """Samples left out of each split; empty if the spec lets a bad sample end the run."""
+    """The Records of the samples left out of each split; empty unless the spec sets
+    `data.bad_samples: skip`."""
     epochs: tuple[EpochFinished, ...]
-    """The Record of each epoch that counts, in order."""
+    """One Record for each epoch, in order, without the Records that a resumed attempt replaced."""
     throughput: float | None
     epoch_seconds: float | None
     data_wait_share: float | None
@@ -180,10 +182,11 @@ class RunFigures:
     compile_seconds: float | None = None
     graph_breaks: int | None = None
     shares: Shares | None = None
-    """Shares of the profiled steps' time; None without a profile, or if the gate was not passed."""
+    """Shares of the profiled steps' time; None without a profile, or if `may_tell_speed` is
+    False."""
     stages: StagesMeasured | None = None
     costs: Costs | None = None
-    """Operations, traffic, energy; None if the gate was not passed."""
+    """Operations, traffic, energy; None if `may_tell_speed` is False."""
     stopped: RunStopped | None = None
     """The Record of the stop that ended the last attempt; None if the attempt ended otherwise."""
     attempts: int = 1
@@ -223,7 +226,8 @@ class RunFigures:
 
     @property
     def skipped_samples(self) -> int | None:
-        """Samples of both splits that were left out; None if a bad sample ends the run."""
+        """Number of samples of both splits that were left out; None unless the spec sets
+        `data.bad_samples: skip`."""
         return sum(record.skipped for record in self.skipped) if self.skipped else None
 
     @property
@@ -239,8 +243,8 @@ class RunFigures:
     @property
     def epoch_units(self) -> int:
         """Number of images, samples or tokens in an epoch: the units that the throughput counts.
-        Tokens are counted in the first epoch, because a plan with the user's own samples does not
-        contain their number."""
+        The number of tokens is that of the first epoch, because a plan for the user's own samples
+        does not contain the number."""
         counted = self.task.unit == "tokens" and self.epochs
         return self.epochs[0].images if counted else epoch_units(self.plan)
 

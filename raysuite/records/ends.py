@@ -11,8 +11,8 @@ from raysuite.records.confusion import ClassFigures
 
 StopReason = Literal["time_limit", "preempted", "interrupted", "down", "interval"]
 """time_limit: the allocation's time is nearly over. preempted: another job takes the allocation.
-interrupted: a user stopped the run. down: the cluster is being shut down. interval: a sweep's
-scheduler compares its trials after this epoch."""
+interrupted: a user stopped the run. down: the cluster is being shut down. interval: the trial waits
+until its sweep's scheduler has compared the trials after the same epoch."""
 
 FailReason = Literal[
     "gate",
@@ -29,10 +29,10 @@ FailReason = Literal[
 """gate: the gate check failed. error: an exception. lost: workers died too often. node_lost: a node
 was lost too often, or did not come back. interrupted: a user ended the run without a checkpoint.
 out_of_memory: a device's or host's memory was exceeded. deadline: a trial took longer than its
-sweep allows. infeasible: the cluster cannot run a trial with its values, and the trial was not
-started. diverged: losses or weights are not finite; the time of its steps still counts. damaged:
-the journal is damaged, and none of its figures counts; the journal's reader sets this reason, and
-no journal contains it."""
+sweep allows. infeasible: the cluster cannot run the trial with its hyperparameter values, and the
+trial was not started. diverged: losses or weights are not finite; the times of the run's steps
+still count. damaged: the journal is damaged, and none of its figures counts; the journal's reader
+sets this reason, and no journal contains it."""
 
 STOPPED: dict[StopReason, str] = {
     "time_limit": "time limit",
@@ -68,20 +68,23 @@ class RunFinished(RecordBase):
     """Per worker: resident memory when this run began, including libraries that earlier runs
     loaded."""
     peak_device_bytes: list[int]
-    """Per worker: largest memory that torch held on the device; 0 on a CPU."""
+    """Per worker: largest memory that torch had allocated on the device; 0 on a CPU."""
     time_to_accuracy: float | None
-    """Seconds until the target (`training.target_accuracy` or `training.target`) was met; None if
-    no target was set or it was never met."""
+    """`elapsed_seconds` of the first epoch whose validation met the target
+    (`training.target_accuracy` or `training.target`); None if no target was set or it was never
+    met."""
     stopped_early: bool = False
     """Whether `training.early_stopping` ended the run before its last epoch."""
     classes: ClassFigures | None = None
     """Figures of the last validation for each class; None for more than 1,000 classes."""
     seconds: float
-    """Seconds of wall clock of the whole run, without its profile, which has its own Record."""
+    """Seconds of wall clock of the attempt that finished the run, without the profile, which has
+    its own Record."""
     first_step_seconds: float
-    """Seconds from the start of the run in the worker to the end of its first optimiser step."""
+    """Seconds from the start of this attempt in the worker to the end of the attempt's first
+    optimiser step."""
     first_step_time: float | None = None
-    """Wall clock time at the end of the first optimiser step, in seconds since 1970."""
+    """Wall clock time at the end of the attempt's first optimiser step, in seconds since 1970."""
     parts_seconds: dict[str, float] = Field(default_factory=dict)
     """Phase on rank 0 -> its part of `seconds`: joining the group, gate, data, training,
     validation, checkpoints, and the rest."""
@@ -108,7 +111,8 @@ class RunStopped(RecordBase):
     kind: Literal["run_stopped"] = "run_stopped"
     reason: StopReason
     epoch: int
-    """The epoch in which the attempt stopped, counted from 0, and number of completed epochs."""
+    """The epoch in which the attempt stopped, counted from 0; equal to the number of completed
+    epochs."""
     step: int
     """Completed optimiser steps, over all epochs."""
 

@@ -47,8 +47,8 @@ class History:
 
 
 PLACES = 0.8
-"""Share of the error probability for tests that divide a series at one point; the rest is for tests
-of a segment between two points."""
+"""Part of the error probability, as a share, that is spent on the tests for a division at one
+point; the rest is spent on the tests of segments between two points."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:
@@ -83,7 +83,8 @@ def histories(folders: Iterable[Results]) -> list[History]:
 
 
 def hardware_of(environment: dict[str, Any]) -> str:
-    """The numbers and models of the processors and GPUs, as text."""
+    """The number of logical cores, the processor's model, and the number of GPUs of each model, as
+    text."""
     cpu = environment.get("cpu") or {}
     gpus = [gpu.get("name", "GPU") for gpu in environment.get("gpus") or []]
     cores = f"{cpu.get('logical_cores')} x {cpu.get('model')}"
@@ -91,7 +92,7 @@ def hardware_of(environment: dict[str, Any]) -> str:
 
 
 def _without_names(run: RunFigures) -> str:
-    """A key of the variant that is equal in experiments of any name and description."""
+    """A key of the variant that does not depend on the experiment's name and description."""
     spec = current_spec({**run.plan["spec"], "name": "x", "description": ""})
     return variant_key({**run.plan, "spec": spec})
 
@@ -130,9 +131,9 @@ def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
 
 
 def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
-    """Begin and end of the segment, such as a regression that was later repaired, that differs most
-    from all other points. Empty if none is significant when all segments are tested (circular
-    binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
+    """Begin and end of the segment that differs most from all other points, such as a regression
+    that was later repaired. Empty if no segment differs significantly at a simultaneous level for
+    all segments (circular binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
     # `level` is for one division; the error probability left by PLACES is divided among the pairs

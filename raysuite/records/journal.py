@@ -4,11 +4,11 @@ RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
 RESULTS/plan-CHECKSUM.jsonl            RunPlans added to the plan.json with that checksum
 RESULTS/search.json                    for a sweep: its section `search` and its initial spec
-RESULTS/decided.json                   for a sweep: invalid values, whether all trials are decided
+RESULTS/decided.json                   for a sweep: invalid values, whether all trials are chosen
 RESULTS/epoch-order.jsonl              for a sweep: epochs in the order its scheduler received them
 RESULTS/commands.txt                   the commands that wrote into the folder, one per line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
-RESULTS/predictions.jsonl              predictions of its runs, which are not measurements
+RESULTS/predictions.jsonl              predicted figures of the runs, kept apart from measurements
 RESULTS/report.html, rows.csv, rows.md
 """
 
@@ -143,7 +143,7 @@ def class_names(file: Path) -> tuple[str, ...]:
 
 def began(file: Path) -> float:
     """When the suite with this plan.json began, in seconds since 1970: the time in its folder's
-    name, or, if the folder was renamed, the time of the file."""
+    name, or, if the folder was renamed, the file's modification time."""
     try:
         return time.mktime(time.strptime(file.parent.name, _DATE_TIME))
     except ValueError:
@@ -160,7 +160,7 @@ def _checked(content: Any) -> Any:
 def _unchecked(content: Any) -> Any:
     """Remove the checksums that `_checked` added. A document of earlier versions has no checksum.
 
-    Raises ValueError if the checksum does not match, and AttributeError if `content` is no
+    Raises ValueError if the checksum does not match, and AttributeError if `content` is not a
     document.
     """
     if isinstance(content, list):
@@ -186,9 +186,9 @@ class Decided(NamedTuple):
     """The decisions of a sweep that the plans of its trials do not contain."""
 
     left_out: list[dict[str, Any]]
-    """Values that make no valid spec, in the order in which they were drawn."""
+    """The drawn sets of values that gave an invalid spec, in the order in which they were drawn."""
     is_all: bool
-    """Whether all trials have been decided."""
+    """Whether all trials of the sweep have been chosen, so that no new trial follows."""
 
 
 class Results:
@@ -209,8 +209,8 @@ class Results:
                 time.sleep(0.2)
             except OSError as error:
                 raise UserError(
-                    f"no results folder can be made: {folder}: {error.strerror}; give --results "
-                    "FOLDER that you can write to, on a disk with free space"
+                    f"no results folder can be made: {folder}: {error.strerror}; give, with "
+                    "--results, a folder that you can write to, on a disk with free space"
                 ) from error
 
     @classmethod
@@ -261,13 +261,14 @@ class Results:
         return self.folder / f"plan-{zlib.crc32(content):08x}.jsonl"
 
     def settle_plans(self) -> None:
-        """Move added plans into plan.json, where programs expect them."""
+        """Move added plans into plan.json, in which other programs look for all plans."""
         if self._added().exists():
             self.write_plans(self.plans())
 
     def search(self) -> dict[str, Any] | None:
-        """The content of search.json: a sweep's section `search`, its `name`, initial `spec` and
-        `settings` (keys that are set in each block that a trial draws); None without a sweep.
+        """The content of search.json: a sweep's section `search`, its `name`, its initial `spec`,
+        and its `settings` (keys that the scale or the command line set, and that also replace
+        values in the blocks that a trial draws); None without a sweep.
         """
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded

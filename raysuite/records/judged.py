@@ -1,4 +1,4 @@
-"""The decision on a trial of a population at a PBT step."""
+"""The Record of what a sweep's scheduler decided about a trial at a PBT step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from raysuite.records.ends import RunStopped
 class RunJudged(RecordBase):
     """At a PBT step, a sweep's scheduler compared the run with the other runs of its population.
 
-    The run keeps its weights, or takes a copy of another run's weights and new hyperparameters. Its
-    epochs before the step were trained with its previous weights.
+    The run keeps its weights, or takes a copy of another run's weights and new hyperparameters. If
+    it takes a copy, its Records of earlier epochs belong to the replaced weights.
     """
 
     kind: Literal["run_judged"] = "run_judged"
@@ -38,7 +38,7 @@ class RunJudged(RecordBase):
     def words(self) -> str:
         took = f"takes the weights of trial {self.source_trial}"
         what = "continues" if self.source is None else took
-        return f"{self.place} of {self.population} after epoch {self.epoch + 1}: {what}"
+        return f"place {self.place} of {self.population} after epoch {self.epoch + 1}: {what}"
 
 
 def held_after(records: Sequence[object]) -> int | None:

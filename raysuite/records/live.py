@@ -22,7 +22,7 @@ from raysuite.spec.base import Frozen
 PERIOD_S = 1.0
 """Shortest time between two writes, in seconds."""
 _WRITES = 6
-"""Number of the latest writes from which images/s are computed."""
+"""Number of the latest writes from which the images/s are computed."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,11 +37,12 @@ class LivePosition(Frozen):
     step: int
     """Optimiser steps taken in this epoch."""
     steps: int
-    """Optimiser steps of the whole epoch; `step == steps` means validation."""
+    """Optimiser steps of the whole epoch; during the validation, `step` equals `steps`."""
     images: int
     """Images of the steps taken, over all workers."""
     images_per_second: float | None = None
-    """Throughput over all workers in the last seconds; None before the first step has ended."""
+    """Throughput over all workers in the last seconds; None until the position has been written
+    twice in this epoch, with a step in between."""
     loss: float | None = None
     """Mean loss of rank 0's samples in the last step; None on a GPU, and if it is not finite."""
 
@@ -54,14 +55,14 @@ class LiveProgress:
 
     def __init__(self) -> None:
         self._epoch: tuple[int, Sequence[int]] = (0, [0])
-        """Number of the epoch, and [steps + 1] images done after 0, 1, 2, ... steps."""
+        """The epoch, and the number of images done after 0, 1, 2, ... steps (steps + 1 values)."""
         self._at: tuple[int, Sequence[int], int, Callable[[], float | None], float] | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self, epoch: int, step: int, sizes: Sequence[int]) -> None:
-        """Note the beginning of an epoch. `step` is the number of steps already taken; `sizes` has
-        the images of each step of the epoch."""
+        """Note the beginning of an epoch. `step` is the number of steps already taken; `sizes` is
+        the number of images in each step of the epoch."""
         self._epoch = epoch, [0, *accumulate(sizes)]
         self.step(step, lambda: None)
 

@@ -21,11 +21,13 @@ class Candidate(Strict):
     name: str
     """A name such as `native · 2 threads`, unique among the candidates."""
     kind: Literal["loader", "decoding", "reading"]
-    """`decoding` and `reading` are limits: decoding alone, and reading the bytes alone."""
+    """`decoding` (decoding alone) and `reading` (reading the bytes alone) are upper limits for all
+    loaders."""
     series: str
     """The name without the number of threads."""
     width: int
-    """Threads, processes or Ray tasks that load; 0 if nothing is loaded (`synthetic`)."""
+    """Number of threads, processes or Ray tasks that load; 0 if nothing is loaded
+    (`synthetic`)."""
     options: dict[str, Any] = Field(default_factory=dict)
     """The loader's options, as in a spec."""
     excuse: str = ""
@@ -45,7 +47,8 @@ class Timing(Strict):
     machine_seconds: float
     """Processor seconds of all processes of the machine during the timing."""
     start_seconds: float
-    """Seconds of wall clock until the loader's first images were ready, including its imports."""
+    """Seconds of wall clock from before the loader is made, including its imports, until its first
+    images are ready."""
 
 
 class Failure(Strict):

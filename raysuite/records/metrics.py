@@ -1,7 +1,7 @@
 """Every metric of a run, declared once: name, unit, value, reduction over repeats, tables.
 
 Rows, rows.csv, rows.json, MLflow, tables, LaTeX, `--against` and the reference in docs iterate over
-`metrics_of(task)`. To add a metric, add a `Metric`; a validation metric is declared in its task.
+`metrics_of(task)`. To add a metric, add a `Metric`; only validation metrics are declared in a task.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Unit = Literal[
     "",
 ]
 Reduction = Literal["mean", "share", "accuracy", "learnt", "all"]
-"""How repeats are reduced. mean: the mean of the runs whose times count. share: this mean for
-values in [0, 1], whose interval stays in [0, 1]. accuracy: the mean of runs whose metrics count,
-with the interval of a finite validation set. learnt: the mean of runs whose metrics count. all:
-like learnt, but None if one of these runs lacks the value, because the mean of the other runs would
-be biased."""
+"""How the values of a variant's repeats are reduced to one. mean: mean over the runs whose times
+count. share: the same mean, for values in [0, 1]; its interval stays in [0, 1]. accuracy: mean over
+the runs whose metrics count; its interval allows for the finite size of the validation set. learnt:
+mean over the runs whose metrics count. all: like learnt, but None if one of these runs lacks the
+value, because the mean of the other runs would be biased."""
 Table = Literal["variants", "costs", ""]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. Its value is None if it was not measured, or, with `needs_gate`, if the gate was
-    not passed."""
+    """One metric. Its value is None if it was not measured, or, with `needs_gate`, if the gate
+    failed or was not checked."""
 
     name: str
     """Name of the Row's attribute."""
@@ -58,14 +58,15 @@ class Metric:
     costs."""
     reduction: Reduction = "mean"
     needs_gate: bool = True
-    """Whether the value is left out if the gate was not passed."""
+    """Whether the value is None if the gate failed or was not checked."""
     key: str = ""
     """Key in rows.csv, rows.json and against.json; default: the name, with `_s` for seconds."""
     mlflow: str = ""
     """Key in MLflow, below `run/`; default: the name."""
     table: Table = ""
     compared: str = ""
-    """Name in files of papers' values and in `--against`; empty if the metric is not compared."""
+    """The metric's name in the files with published values and in `--against`; empty if the metric
+    is not compared."""
     on_request: bool = False
     """Whether it is measured only if `measure.figures` names it."""
 
@@ -120,8 +121,8 @@ def _share(name: str) -> Callable[[RunFigures], float | None]:
 
 
 def _percentile(percent: int) -> Callable[[RunFigures], float | None]:
-    """A function that returns a percentile of all timed steps, in seconds; None if there are too
-    few steps: p99 needs 100."""
+    """A function that returns a percentile of the durations of all timed steps, in seconds; None if
+    there are too few steps: p99 needs 100."""
 
     def of(run: RunFigures) -> float | None:
         seconds = sorted(each for epoch in run.epochs for each in epoch.step_seconds)
@@ -142,8 +143,8 @@ def _all_epochs(run: RunFigures) -> float | None:
 
 
 _ENERGY = (
-    "over the training time of epochs, including the energy of other processes; a device that "
-    "several workers share counts once."
+    "over the training time of epochs; includes the energy of other processes, and counts a device "
+    "or host that several workers share once."
 )
 
 
@@ -213,8 +214,8 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "time_to_accuracy",
             f"Time to {goal}",
             "s",
-            "Time from before the first sample is loaded to the end of the first validation that "
-            "met the target.",
+            "Time from the start of training, before the first sample is loaded, to the end of the "
+            "first validation that met the target.",
             reduction="all",
             key=f"time_to_{goal}_s",
             mlflow=f"time_to_{goal}_seconds",
@@ -225,7 +226,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "epochs_to_accuracy",
             f"Epochs to {goal}",
             "",
-            "Epochs up to and including the first validation that met the target.",
+            "Number of epochs up to and including the first validation that met the target.",
             reduction="all",
             key=f"epochs_to_{goal}",
             mlflow=f"epochs_to_{goal}",
@@ -267,8 +268,8 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "grown_process_bytes",
             "Growth of memory",
             "bytes",
-            "Growth of a worker's resident memory from the start of the run to its peak, on the "
-            "worker where it is largest.",
+            "Growth of the resident memory from the start of the run to its peak, on the worker "
+            "with the largest growth.",
             needs_gate=False,
         ),
         Metric(
@@ -291,14 +292,15 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "skipped_samples",
             "Skipped samples",
             "",
-            "Samples of both splits that were left out because they could not be read.",
+            "Number of samples of both splits that were left out because they could not be read.",
             needs_gate=False,
         ),
         Metric(
             "other_cores",
             "Cores of other programs",
             "",
-            "Cores that other programs kept busy, on the busiest worker's machine.",
+            "Number of cores that other programs kept busy during an epoch's training, on the "
+            "machine with the largest number; mean over epochs.",
             needs_gate=False,
         ),
         Metric(
@@ -313,8 +315,8 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "all_epochs_seconds",
             "All epochs",
             "s",
-            "All epochs: a projection, the spec's epochs times the mean training time of an epoch, "
-            "without validation.",
+            "All epochs: a projection, the spec's number of epochs times the mean training time of "
+            "an epoch, without validation.",
             of=_all_epochs,
             table="costs",
         ),
@@ -392,7 +394,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "device_joules",
             f"Device J/{task.one}",
             energy,
-            f"Energy per {task.one} of devices, by NVML, {_ENERGY}",
+            f"Energy of the devices per {task.one}, measured by NVML {_ENERGY}",
             key=f"device_joules_per_{task.one}",
             mlflow=f"device_joules_per_{task.one}",
             table="costs",
@@ -401,7 +403,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "host_joules",
             f"Host J/{task.one}",
             energy,
-            f"Energy per {task.one} of processors and their memory, by RAPL, {_ENERGY}",
+            f"Energy of the processors and their memory per {task.one}, measured by RAPL {_ENERGY}",
             key=f"host_joules_per_{task.one}",
             mlflow=f"host_joules_per_{task.one}",
             table="costs",
@@ -439,7 +441,8 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
                 (
                     "data_exposed",
                     "exposed loading",
-                    "in which the loop waits for its loader, without computation and communication",
+                    "in which the loop waits for its loader, while nothing is computed or "
+                    "communicated",
                     "",
                 ),
                 ("other", "the rest", "without computation, communication and loading", ""),

@@ -111,8 +111,9 @@ def variant_key(plan: Plan) -> str:
 
 
 def current_spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """Convert an earlier version's spec for comparisons: newer options get their defaults, removed
-    options are dropped. If the spec uses a removed option, it is returned unchanged."""
+    """Convert an earlier version's spec for comparisons: newer options get their defaults, and
+    removed options that the spec does not use are dropped. A spec that uses a removed option is
+    returned unchanged."""
     from raysuite.spec.experiment import ExperimentSpec
 
     with contextlib.suppress(ValidationError):
@@ -169,8 +170,9 @@ _WORK = ("model", "data", "task", "optimizer", "schedule", "training")
 
 
 def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> list[dict[str, Any]]:
-    """For each plan, {key: value} of those keys in the blocks of _WORK that differ between the
-    plans but are in no plan's matrix. There are such keys if the plans come from different specs.
+    """For each plan, {key: value} for the keys in the blocks _WORK that have different values in
+    the plans although no plan's matrix sets them. There are such keys if the plans come from
+    different specs.
 
     `found`: keys whose values a batch search found; they are left out. The format of a data set on
     disk is also left out, and so is the path of a data set known by name.

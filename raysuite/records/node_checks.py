@@ -18,7 +18,7 @@ from raysuite.spec.base import Frozen
 
 @dataclass(frozen=True)
 class Check:
-    """One figure of a node; larger is better."""
+    """A figure that is measured on each node; larger values are better."""
 
     title: str
     unit: str
@@ -33,7 +33,7 @@ CHECKS = {
 
 
 FILE = "nodes.jsonl"
-"""File in a results folder with the node check that was made before the suite."""
+"""File in a results folder with the results of the node check before the suite."""
 
 
 class NodeFigures(Frozen):
@@ -47,7 +47,7 @@ class NodeFigures(Frozen):
     all_reduce_s: float
     """Shortest time of an all-reduce over all nodes, as measured on this node, in seconds."""
     transports: list[str]
-    """The transport of the exchange, as `measure.transport` names it."""
+    """The transports of the exchange with other nodes, as `measure.transport` names them."""
     spreads: dict[str, float] = Field(default_factory=dict)
     """Standard deviation of each figure's logarithm over several tries of the check."""
     networks: list[str] = Field(default_factory=list)
@@ -93,7 +93,8 @@ class Slow:
 
 
 FEWEST = 3
-"""With fewer nodes, no node is reported as slow: of two unequal nodes, either may be slow."""
+"""Smallest number of nodes for which slow nodes are reported: from two unequal figures, it cannot
+be told whether one node is slow or the other is fast."""
 _DEVIATIONS = 5.0
 _DEVIATIONS_OF_FEW = 2.0
 """Bound in robust standard deviations for fewer than eight nodes. Their median absolute deviation
@@ -107,7 +108,7 @@ _LEAST = 0.2
 median absolute deviation of a few of them is smaller by chance."""
 _AGAIN = 5
 _TO_SIGMA = 1.4826
-"""Median absolute deviation -> standard deviation of a normal distribution (Rousseeuw and Croux
+"""Standard deviation / median absolute deviation of a normal distribution (Rousseeuw and Croux
 1993, Journal of the American Statistical Association 88:424, section 1)."""
 
 

@@ -38,7 +38,7 @@ class RunPredicted(RecordBase):
     """Images, samples or tokens per second over all workers; None if this cannot be predicted."""
     epoch_seconds: Interval | None = None
     run_seconds: Interval | None = None
-    """Wall time of the run, with start and validations."""
+    """Wall time of the run, including its start-up and the validations."""
     joules: Interval | None = None
     """Energy of an epoch in joules, of devices and hosts, as far as the calibration covers them."""
     memory_bytes: Interval | None = None
@@ -47,7 +47,8 @@ class RunPredicted(RecordBase):
     """Speed-up relative to `baseline`."""
     efficiency: Interval | None = None
     baseline: str = ""
-    """Name of the run that differs only in its number of workers, and has the fewest."""
+    """Name of the run to which `speed_up` and `efficiency` are relative: of the runs that differ
+    only in their number of workers, the run with the fewest. Empty for that run itself."""
     shares: dict[str, float] = Field(default_factory=dict)
     """Kind of cost -> share of an epoch's time: computation, communication, overhead, loader. Empty
     for a pipeline."""

@@ -46,10 +46,10 @@ from raysuite.spec.tasks import TaskFacts
 class Row:
     """One variant: the mean over its repeats, and its ratios to its baseline.
 
-    Figures come from the runs that finished and passed the gate. If a repeat failed the gate, the
-    row has no figures. A figure is None if no run has it. The times and the throughput of diverged
-    runs count, but their variant has no accuracies. Units are seconds, bytes, images per second (or
-    another unit of the task) and accuracies in [0, 1].
+    Figures come from the finished runs whose times may be reported (`RunFigures.may_tell_speed`).
+    If a repeat failed the gate, the row has no figures. A figure is None if no run has it. If a
+    repeat diverged, its times and throughput count, but the row has no accuracies. Units are
+    seconds, bytes, and images per second (or another unit of the task); accuracies are in [0, 1].
     """
 
     name: str
@@ -64,7 +64,7 @@ class Row:
     global_batch: int
     runs: tuple[RunFigures, ...]
     figures: Mapping[str, Stat | None]
-    """Name of a metric -> its value over the repeats. Each is also an attribute of the row."""
+    """Name of a metric -> its mean over the repeats. Each is also an attribute of the row."""
     traffic: Traffic | None = None
     """Bytes of a step's collectives, computed, not measured; equal for all repeats."""
     unnamed: Mapping[str, Any] = field(default_factory=dict)
@@ -79,10 +79,11 @@ class Row:
     """E = S * workers of the baseline / workers. None if the baseline is another row with the same
     number of workers."""
     to_best: Ratio | None = None
-    """Throughput / the highest mean throughput of the rows with the same work and number of
+    """Throughput / the highest mean throughput of the rows with the same `work_key` and number of
     workers; None if this is the only such row."""
     is_best: bool = False
-    """Whether the row has the highest throughput of several rows with the same work and workers."""
+    """Whether the row has the highest mean throughput of several rows with the same `work_key` and
+    number of workers."""
     beside: str | None = None
     """Name of an otherwise equal row without torch.compile, or without the strategy's wrapper."""
     relative: Ratio | None = None
@@ -203,8 +204,9 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
     other options. With `workers=4`, a row's baseline is the row of the same series whose number of
     workers is nearest to 4. Any other `baseline` is a row's name, or a part of a name such as
-    `single`. Among the rows with this name and the same work, the baseline is then the row with the
-    most equal options. A tie is decided by an equal loader, then by an equal strategy.
+    `single`. Of the rows with this name and the same `work_key`, a row's baseline is then the row
+    whose spec agrees in the most blocks. A tie is decided by an equal loader, then by an equal
+    strategy, then by fewer workers.
 
     Raises UserError, with the valid names, if nothing matches `baseline`, and if `workers=4` makes
     each row its own baseline.
@@ -240,7 +242,7 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
 
 
 def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
-    """The rows that have a throughput, by work and number of workers."""
+    """The rows that have a throughput, by `work_key` and number of workers."""
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         if row.throughput is not None:
@@ -249,12 +251,11 @@ def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
 
 
 class Ratios:
-    """Ratios of throughputs. A pair of rows has the same interval in every table, plot and
-    sentence.
+    """Ratios of throughputs. The interval of a ratio is the same in every table, plot and sentence.
 
-    Intervals are simultaneous at 95 %: all intervals between rows of the same work and number of
-    workers hold together, so that the best row may be picked afterwards. Intervals of ratios to
-    baselines with other work or another number of workers are a second such family.
+    The intervals of all ratios between rows with the same `work_key` and number of workers have a
+    simultaneous level of 95 %, so that the best row may be picked afterwards. The intervals of the
+    ratios to all other baselines are a second family with this simultaneous level.
     """
 
     def __init__(self, rows: Sequence[Row], pairs: Sequence[Row | None]):
@@ -353,7 +354,8 @@ def _row(runs: Sequence[RunFigures]) -> Row:
 
 
 def _global_batch(runs: Sequence[RunFigures]) -> int:
-    """Samples of a step; for a script, the measured number, or 0 if it is unknown."""
+    """Number of samples in an optimiser step; for a script, the measured number, or 0 if it is
+    unknown."""
     if not script_name(runs[0].plan):
         return int(runs[0].plan["global_batch"])
     measured = [run.script.samples_per_step for run in runs if run.script]

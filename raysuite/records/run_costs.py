@@ -15,7 +15,8 @@ from raysuite.spec.strategies import StrategyOptions, Traffic
 _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
 PROJECTED_EPOCHS = 90
-"""Epochs of a training run on ImageNet, to which run times are projected (Aach et al. 2023)."""
+"""Number of epochs to which run times are projected: that of a training run on ImageNet (Aach et
+al. 2023)."""
 
 OPERATIONS_PER_MULTIPLY_ADD = 2
 PASSES = 3
@@ -36,7 +37,7 @@ class Costs:
     """`flops` as a share of the devices' peak rate (Chowdhery et al. 2022, arXiv:2204.02311,
     appendix B)."""
     traffic: Traffic | None
-    """The collectives of an optimiser step, computed, not measured."""
+    """Bytes of an optimiser step's collectives, computed, not measured."""
     bus_bandwidth: float | None
     """Bytes per second that each worker sends while a collective is under way."""
     device_busy: float | None
@@ -52,7 +53,7 @@ class Costs:
 def step_traffic(
     plan: Plan, parameters: int, gradient_bytes: int, small: int | None = None
 ) -> Traffic | None:
-    """The collectives in an optimiser step of a plan, computed from the strategy's algorithm.
+    """Bytes of the collectives in an optimiser step, computed from the strategy's algorithm.
 
     `parameters` is the number of the model's parameters, `gradient_bytes` the size of the fp32
     gradients, `small` the number of parameters in tensors that ZeRO-3 does not shard. None if the
@@ -77,7 +78,7 @@ def run_costs(
     epoch_seconds: float | None,
     throughput: float | None,
 ) -> Costs:
-    """The costs of a run whose gate passed. `epoch_seconds` is the mean over `epochs`."""
+    """The costs of a run whose times may be reported. `epoch_seconds` is the mean over `epochs`."""
     flops = traffic = None
     task, sequence = task_of(plan), plan["dataset"].get("sequence") or 0
     forward = None if counted is None else counted.forward_flops

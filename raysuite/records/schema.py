@@ -101,9 +101,9 @@ class GateVerdict(RecordBase):
     """For a framework that rebuilds the network: largest relative error of weights, running
     statistics, logits and loss after one step of the run's own network, against torch."""
     error_network: float | None = None
-    """For the run's own network, after two steps in fp32 on small batches: largest difference of a
-    weight tensor, relative to its update, from one process that computes the slices of all ranks.
-    None if this was not compared."""
+    """For the run's own network, after two steps in fp32 on small batches: largest difference
+    between a weight tensor and the same tensor in one process that computes the slices of all
+    ranks, relative to the tensor's update. None if this was not compared."""
     network: str = ""
     """The result for the run's own network, or why it was not compared, as text."""
     network_seconds: float | None = None
@@ -154,8 +154,8 @@ class SamplesSkipped(RecordBase):
 class EpochFinished(RecordBase):
     """One epoch of training and the validation after it.
 
-    Losses are means over samples, or over tokens. `images` are samples or tokens if the task's
-    throughput counts these: see the plan's `task`.
+    Losses are means over samples, or over tokens. If the task's throughput counts samples or tokens
+    (see the plan's `task`), `images` and `steady_images` are numbers of these.
     """
 
     kind: Literal["epoch_finished"] = "epoch_finished"
@@ -211,13 +211,13 @@ class EpochFinished(RecordBase):
     """Metrics of other tasks over the whole validation set, by name: see the plan's `task`."""
     elapsed_seconds: float
     """Seconds from the start of training, before the first sample is loaded, to the end of this
-    validation, summed over this attempt and the attempts whose checkpoints it resumed."""
+    validation, summed over this attempt and the attempts from whose checkpoints it resumed."""
     power: PowerUse | None = None
     """Energy use of the training; None if no counter can be read, or if it was not requested."""
     other_cores: list[float] = Field(default_factory=list)
-    """Per worker: cores of its machine that processes other than the workers and their children
-    kept busy during the training, on average; Ray and its tasks are included. Empty in old
-    journals."""
+    """Per worker: mean number of cores of its machine that were busy during the training with other
+    processes than the workers and their children. Ray and its tasks count as other processes. Empty
+    in old journals."""
 
     @property
     def validation(self) -> dict[str, float]:
@@ -227,8 +227,8 @@ class EpochFinished(RecordBase):
 
     @property
     def mean_figures(self) -> dict[str, float]:
-        """Name in `figures` -> mean of its finite values; without names that have no finite
-        value."""
+        """Name in `figures` -> mean of its finite values. Names that have only NaN or infinite
+        values are left out."""
         finite = {name: [*filter(math.isfinite, each)] for name, each in self.figures.items()}
         return {name: fmean(values) for name, values in finite.items() if values}
 
@@ -244,11 +244,13 @@ class RunCosts(RecordBase):
     gradient_bytes: int | None
     """Bytes of the fp32 gradients of the trainable parameters."""
     small_parameters: int | None = None
-    """Parameters in tensors of up to 100,000 values, which ZeRO-3 does not shard; None: unknown."""
+    """Number of parameters in tensors of up to 100,000 values, which ZeRO-3 does not shard; None if
+    unknown."""
     message: str = ""
     """Why the model's parameters or operations could not be counted."""
     device: str = ""
-    """The driver's name of the workers' device; empty for CPUs, and if the devices differ."""
+    """Name of the workers' device, as the driver reports it; empty for CPUs, and if the devices
+    differ."""
     peak_flops: float | None = None
     """Peak operations per second of one `device`; a multiply-add counts as two."""
     peak_format: str = ""
@@ -267,19 +269,21 @@ class ScriptMeasured(RecordBase):
     """Steps after the warm-up that follow an evaluation or a pause, such as for a checkpoint; no
     figure includes them."""
     samples_per_step: float | None
-    """Samples over all workers, mean of the timed steps; None if unknown."""
+    """Number of samples in a step over all workers, mean over the timed steps; None if unknown."""
     samples_source: Literal["given", "loader", "mark", ""] = ""
     tokens_per_step: float | None = None
     pass_samples: int | None = None
-    """Samples of one pass over the training DataLoader, over all ranks; None if unknown."""
+    """Number of samples in one pass over the training DataLoader, over all ranks; None if
+    unknown."""
     steps_per_second: float
     parameters: int | None
-    """Parameters that the first optimiser trains; None if a rank has only a part of them."""
+    """Number of parameters that the first optimiser trains; None if a rank has only a part of
+    them."""
     optimizer: str = ""
     hosts: list[str]
     start_seconds: dict[str, list[float]]
-    """Phase of the start -> its seconds, in order from the launcher to the end of the first
-    step."""
+    """Phase of the start -> seconds per worker. The phases are in order, from the launcher to the
+    end of the first step."""
     first_samples: list[int] = Field(default_factory=list)
     """With `--check`: a hash of all ranks' samples in each of the first steps, independent of their
     order; 0 if none were read from a DataLoader."""
@@ -287,7 +291,7 @@ class ScriptMeasured(RecordBase):
     """With `--check`: learning rates of the parameter groups at the first step."""
     first_losses: list[float] = Field(default_factory=list)
     """With `--check`: mean over ranks of the loss in each of the first steps; empty if the script
-    calls `backward` on no scalar."""
+    never calls `backward` on a scalar."""
     without_energy: str = ""
     """Why the energy of a device or host was not measured, and on which host; empty if it was
     measured or not requested."""
@@ -337,7 +341,8 @@ class TimeShares(RecordBase):
     sources: list[str] = Field(default_factory=list)
     """Sources of rank 0's communication time, such as `kernels` or `timeline`."""
     trace: str = ""
-    """Rank 0's trace in the run's folder, which Perfetto opens; empty if none was kept."""
+    """Name of the file in the run's folder with rank 0's trace, which Perfetto opens; empty if no
+    trace was kept."""
     seconds: float
     """Duration of the profile on the slowest worker, with warm-up and writing; not included in any
     other time."""
@@ -416,14 +421,16 @@ class StagesMeasured(RecordBase):
     sent_bytes: list[int]
     """Bytes that are sent to other stages in one step."""
     slots: list[list[Slot]]
-    """[workers of the first copy][operations] of the window's first step."""
+    """The operations of the window's first step, one list for each worker of the first copy of the
+    pipeline."""
     block_seconds: list[tuple[float, float]] = Field(default_factory=list)
     """(forward, backward) seconds of each block for one micro-batch, if they were measured for the
     option `balance`."""
 
     @property
     def imbalance(self) -> float:
-        """The slowest worker's time in forward and backward passes, relative to the mean."""
+        """Time in forward and backward passes: that of the slowest worker / the mean over
+        workers."""
         each = [f + b for f, b in zip(self.forward_seconds, self.backward_seconds, strict=True)]
         return max(each) * len(each) / sum(each) if sum(each) > 0 else 1.0
 
@@ -459,7 +466,7 @@ Record = Annotated[
 
 
 def record_schema() -> dict[str, Any]:
-    """The JSON Schema of a line of a journal, and of `--json`."""
+    """The JSON Schema of a line of a journal, and of a line that `--json` prints."""
     schema: dict[str, Any] = TypeAdapter(Record).json_schema(schema_generator=DescribedSchema)
     return {"title": f"Records of raysuite, version {SCHEMA}", **schema}
 

@@ -1,9 +1,9 @@
 """Make the Records of a training script's run from the measurements of its ranks.
 
 `raysuite.measure.script_steps` writes the ranks' files. A step's time is measured from the end of
-the previous step to its own end, on its slowest rank. Steps after the warm-up are left out if
-another loader was read just before (an evaluation), or if the script paused for longer than two
-steps (such as for a checkpoint): their time includes more than a step.
+the previous step to its own end, on its slowest rank. The counted steps are those after the
+warm-up, except steps that follow an evaluation or a pause longer than two steps (such as for a
+checkpoint), because their time includes more than a step.
 
 Monotonic clocks differ between hosts. Ranks are therefore compared in seconds since the launch,
 which is the same moment on all hosts.
@@ -126,7 +126,7 @@ class Steps:
     taken: int
     """Steps that every rank took."""
     counted: list[int]
-    """Indices of the steps that count."""
+    """Indices of the counted steps: after the warm-up, and not after an evaluation or a pause."""
     left_out: int
     ranks: list[list[float]]
     """[rank, taken]: seconds of each step; 0 for the first step."""
@@ -138,13 +138,13 @@ class Steps:
 
     @cached_property
     def total_s(self) -> float:
-        """Seconds of the steps that count, on the slowest rank: less than the sum of `seconds` if a
-        rank is late in one step and catches up in the next."""
+        """Total seconds of the counted steps on the slowest rank: less than their sum in `seconds`
+        if a rank is late in one step and catches up in the next."""
         return max(math.fsum(own[place] for place in self.counted) for own in self.ranks)
 
 
 def steps_of(logs: Sequence[RankLog], warmup: int) -> Steps:
-    """Find the steps that count, and the seconds that each step took."""
+    """Find the counted steps, and the seconds that each step took."""
     taken = min((len(log.rows) for log in logs), default=0)
     ranks = [
         [
@@ -185,7 +185,7 @@ def too_few(steps: Steps, warmup: int, code: int) -> str:
 
 
 def _total(logs: Sequence[RankLog], steps: Steps, column: int) -> int | None:
-    """The sum of a column over all ranks and timed steps; None if any value is unknown."""
+    """The sum of a column over all ranks and counted steps; None if any value is unknown."""
     values = [log.rows[place][column] for log in logs for place in steps.counted]
     return None if None in values else sum(values)
 
@@ -193,8 +193,8 @@ def _total(logs: Sequence[RankLog], steps: Steps, column: int) -> int | None:
 def script_records(
     run_id: str, logs: Sequence[RankLog], steps: Steps, given: int | None, notes: Sequence[str] = ()
 ) -> list[Record]:
-    """The Records of a script that ended successfully. `given`: samples in a step, if the user gave
-    them."""
+    """The Records of a script that ended successfully. `given`: samples per step over all ranks, if
+    the user gave this number."""
     count, first = len(steps.counted), logs[0]
     marked = "mark" if first.model.get("optimizer") == "" else "loader"
     samples = given * count if given is not None else _total(logs, steps, _SAMPLES) or None
@@ -256,7 +256,9 @@ def script_records(
             parameters=parameters,
             forward_flops=None,
             gradient_bytes=None if parameters is None else 4 * parameters,
-            message="" if parameters else "each rank sees a part of the parameters only",
+            message=""
+            if parameters
+            else "the script has no torch optimiser, or each rank holds a part of the parameters",
         ),
         RunFinished(
             run_id=run_id,
@@ -272,8 +274,8 @@ def script_records(
 
 
 def _power(logs: Sequence[RankLog], steps: Steps) -> PowerUse | None:
-    """Energy use of the steps that count: their duration times the mean power between the first
-    step and the last reading of the counters."""
+    """Energy used during the counted steps: the total duration of these steps, multiplied by the
+    mean power from the first step to the last reading of the energy counters."""
     if not all(log.model.get("counters") for log in logs):
         return None
 
@@ -317,7 +319,7 @@ def time_shares(
     """Time shares of the profiled steps, or why they are not known."""
     message = ""
     if not all(log.profile for log in logs):
-        message = f"the script ended before the profile did, which takes {first + steps} steps"
+        message = f"the script took too few steps for a profile, which takes {first + steps} steps"
     elif any(log.model.get("device") == "gpu" and not log.profile["kernels"] for log in logs):
         message = "no time shares: the profiler saw no kernel on a GPU"
     known = [] if message else [log.profile for log in logs]
@@ -391,7 +393,8 @@ def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
         where = f" on {hosts[slow]}" if len(set(hosts)) > 1 else ""
         notes.append(
             f"rank {slow}{where} is the slowest: its steps take {max(own) / min(own):.2f} times as "
-            "long as those of the fastest rank, which does not wait for it"
+            "long as those of the fastest rank, so the ranks do not wait for each other in each "
+            "step"
         )
     return notes
 
@@ -403,14 +406,14 @@ def _mean(log: RankLog, steps: Steps) -> float:
 # The check of the first steps.
 
 LOSS_TOLERANCE = 1e-3
-"""Largest relative difference of a loss from that of one worker. Another order of fp32 sums changes
-a loss by about 1e-6. A wrong mean over two ranks changes it by a third or more after a few
-steps."""
+"""Largest relative difference of a loss from that of one worker. A different order of the additions
+in fp32 changes a loss by about 1e-6. If gradients are averaged wrongly over two ranks, the loss
+changes by a third or more after a few steps."""
 
 
 def _of_all(logs: Sequence[RankLog], key: str) -> Iterator[list[Any]]:
-    """For each checked step, the value `key` of all ranks; ends before the first step in which a
-    rank's value is unknown."""
+    """For each checked step, the values of `key` on all ranks; ends before the first step in which
+    a rank's value is unknown."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         own = [check[key] for check in checks]
         if None in own:
@@ -440,9 +443,9 @@ def verdict(
 ) -> tuple[GateVerdict | None, list[str]]:
     """Check the parameters, batches and losses of the first steps. Return the verdict, and notes.
 
-    `given`: samples in a step, if the user gave them. `alone`: measurements of all runs with one
-    worker so far. The notes name unusual but allowed findings. The verdict is None if nothing could
-    be compared; the notes then give the reasons.
+    `given`: samples per step over all ranks, if the user gave this number. `alone`: measurements of
+    all runs with one worker so far. The notes name findings that are unusual but allowed. The
+    verdict is None if nothing could be compared; the notes then give the reasons.
     """
     notes: list[str] = []
     wrong = [*_unequal(logs, notes), *_same_samples(logs, steps, given, notes)]
@@ -450,7 +453,7 @@ def verdict(
         notes += _undivided(logs, alone)
     error, reason = _loss_error(logs, steps, alone)
     if reason:
-        notes.append(f"losses are not decidable, because {reason}")
+        notes.append(f"equality of losses is not decidable, because {reason}")
     elif error > LOSS_TOLERANCE:
         wrong.append(
             f"losses differ from those of one worker by {error:.1%}; up to {LOSS_TOLERANCE:.1%} "
@@ -498,8 +501,8 @@ def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
                 listed = some([names[n] if n < len(names) else str(n) for n in places], 3)
                 yield (
                     f"parameters differ: rank {rank} from rank 0 after step {check['step']}, in "
-                    f"{listed or 'number'}; wrap the network (DistributedDataParallel), or reduce "
-                    "these gradients"
+                    f"{listed or 'number'}; wrap the network in DistributedDataParallel, or "
+                    "average the gradients of these parameters over the ranks"
                 )
                 return
 
@@ -516,38 +519,42 @@ def _same_samples(
     read = _total(logs, steps, _SAMPLES)
     different = math.inf if read is None else read / len(steps.counted) * len(ranks) / len(logs)
     if not any(map(any, ranks)):
-        notes.append("samples are not compared, as no tensors of a DataLoader were read")
+        notes.append("samples are not compared, as the script read no tensors from a DataLoader")
     elif not same:
         return
     elif any(len(own) > len(set(own)) == 1 for own in ranks):
-        notes.append(f"{listed}, but each rank has the same samples in all steps: not decidable")
+        notes.append(
+            f"{listed}, but a rank reads the same samples in every step: whether samples are "
+            "divided among ranks is not decidable"
+        )
     elif given is not None and given <= different:
         notes.append(f"{listed}, which --samples-per-step counts once")
     else:
         yield (
-            f"{listed} in the first {len(next(iter(ranks)))} steps: divide them, such as by "
-            "DistributedSampler; if that is on purpose (tensor or pipeline parallelism), give "
-            "--samples-per-step, which counts each sample once"
+            f"{listed} in the first {len(next(iter(ranks)))} steps: divide the samples among the "
+            "ranks, such as by DistributedSampler; if ranks need the same samples (tensor or "
+            "pipeline parallelism), give the number of different samples per step to "
+            "--samples-per-step"
         )
 
 
 def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iterator[str]:
-    """Yield a note if each rank's pass covers about as many samples as the pass of one worker
-    alone."""
+    """Yield a note if a pass over each rank's DataLoader covers about as many samples as a pass in
+    the run with one worker."""
     own = _pass_samples(logs)
     one = next((each.pass_samples for each in alone if each.pass_samples), None)
     if own and one and own > _UNDIVIDED * len(logs) * one:
         yield (
-            "whether samples are divided among ranks is not decidable, because each rank's "
-            f"DataLoader passes over {own // len(logs)} of them, and that of the run with one "
-            f"worker over {one}: use DistributedSampler, unless ranks have samples of their own"
+            "whether samples are divided among ranks is not decidable, because a pass over the "
+            f"DataLoader of a rank has {own // len(logs)} samples, and a pass in the run with one "
+            f"worker has {one}: use DistributedSampler, unless each rank has its own data set"
         )
 
 
 _UNDIVIDED = 0.9
-"""If a rank's pass over its DataLoader has more than this share of the samples in the pass of a run
-with one worker, the samples count as not divided among ranks. If two ranks divide the samples, each
-has a share of 0.5, plus one batch at most."""
+"""If a pass over a rank's DataLoader has more than this share of the samples of a pass in the run
+with one worker, samples may not be divided among ranks. If two ranks divide the samples, each has a
+share of 0.5, plus one batch at most."""
 
 
 def _loss_error(
@@ -575,8 +582,8 @@ def _loss_error(
     elif not any(hashes) or references[0].first_samples != hashes:
         reason = (
             "it is not known whether the run with one worker trained on the same samples in the "
-            "same steps: their order, or what is drawn at random for them, depends on the number "
-            "of workers"
+            "same steps: the order of the samples, or their random augmentation, may depend on the "
+            "number of workers"
         )
     if reason:
         return math.nan, reason

@@ -24,7 +24,8 @@ LEVEL = 0.95
 """Confidence level of each reported interval, unless a call gives another level."""
 PAIRED_FROM = 5
 """Smallest number of rounds with which runs are compared round by round. With fewer rounds, the
-loss of degrees of freedom widens intervals more than a drift between rounds does."""
+degrees of freedom that pairing costs widen its intervals more than a drift between rounds widens
+the intervals of unpaired runs."""
 FEWEST_REPEATS = 4
 """Number of repeats below which no repeat can be an outlier."""
 FEWEST_EPOCHS = 4
@@ -121,9 +122,9 @@ def accuracy(values: Iterable[float | None], samples: int) -> Stat | None:
     """Mean accuracy over repeats on a validation set of `samples` images; None without values.
 
     The interval combines Student's t interval over seeds with Wilson's interval for a finite set of
-    images. The squared distance of each end from the mean is the sum of the squared distances in
-    the two intervals (MOVER: Zou and Donner 2008, Statistics in Medicine 27:1693, equations 3 and
-    4). The interval of a single repeat is Wilson's.
+    images. The distance of each end from the mean is the root of the sum of the squares of this
+    distance in the two intervals (MOVER: Zou and Donner 2008, Statistics in Medicine 27:1693,
+    equations 3 and 4). A single repeat has Wilson's interval.
     """
     stat = summarize(values)
     if stat is None:
@@ -140,7 +141,8 @@ def accuracy(values: Iterable[float | None], samples: int) -> Stat | None:
 
 
 def wilson(share: Any, n: int, level: float = LEVEL) -> tuple[Any, Any]:
-    """Interval of a share of n samples, for a number or an array (Wilson 1927, JASA 22:209)."""
+    """Wilson's confidence interval for a share, or an array of shares, each of n samples (Wilson
+    1927, JASA 22:209)."""
     import numpy as np
 
     z = NormalDist().inv_cdf((1 + level) / 2)
@@ -154,8 +156,8 @@ def wilson(share: Any, n: int, level: float = LEVEL) -> tuple[Any, Any]:
 def difference_of_shares(
     above: Any, below: Any, n_above: int, n_below: int, level: float = LEVEL
 ) -> tuple[Any, Any]:
-    """Interval of the difference of two independent shares, from Wilson's interval of each
-    (Newcombe 1998, Statistics in Medicine 17:873, method 10)."""
+    """Confidence interval for `above - below`, two independent shares, from Wilson's interval for
+    each (Newcombe 1998, Statistics in Medicine 17:873, method 10)."""
     import numpy as np
 
     (low_a, high_a), (low_b, high_b) = wilson(above, n_above, level), wilson(below, n_below, level)
@@ -199,16 +201,16 @@ def ratio_of_means(above: Stat, below: Stat, level: float = LEVEL) -> Ratio | No
 
 
 def ratio_of_logs(value: float, reach: float) -> Ratio:
-    """A ratio whose logarithm has an interval of half width `reach`."""
+    """The ratio `value`, with an interval whose half width on the logarithmic scale is `reach`."""
     return Ratio(value, value / _exp(reach), value * _exp(reach))
 
 
 def fieller(above: Stat, below: Stat) -> Ratio | None:
     """The ratio of the means of two figures that were measured in the same rounds. The upper end of
-    its interval is infinite if `below` is not shown to be above 0. Returns None if the mean of
-    `below` is not above 0, or if `above` and `below` have different numbers of values.
+    its interval is infinite if the mean of `below` is not significantly different from 0. Returns
+    None if this mean is 0 or negative, or if `above` and `below` have different numbers of values.
 
-    Fieller 1954, Journal of the Royal Statistical Society B 16:175: the interval holds the ratios R
+    Fieller 1954, Journal of the Royal Statistical Society B 16:175: the interval has the ratios R
     for which the mean of `above - R * below` is within t(0.975, n - 1) standard errors of 0. Values
     may be negative.
     """
@@ -242,8 +244,8 @@ def compared(stats: Sequence[Stat], level: float = LEVEL) -> tuple[Array, Array]
 
 
 def are_blocks(stats: Sequence[Stat]) -> bool:
-    """Whether the variants ran in the same rounds, one after the other in time, and in enough
-    rounds to be compared round by round."""
+    """Whether all variants ran in the same rounds, the rounds did not overlap in time, and there
+    are enough rounds (PAIRED_FROM) to compare the variants round by round."""
     rounds: dict[Any, list[float]] = {}
     for stat in stats:
         for key, began in stat.rounds:
@@ -257,17 +259,17 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
     """For positive `values` [..., K, n], return `log(mean_i / mean_j)` and the half width of its
     interval, both [..., K, K], such that `level` holds for all K (K - 1) / 2 intervals at once.
 
-    An interval is Student's t interval of the values divided by their means: the delta method on
-    the logarithm (Casella and Berger 2002, Statistical Inference, 5.5.4). Thus the intervals of R
+    Each is a Student's t interval, computed by the delta method from the values divided by their
+    variant's mean (Casella and Berger 2002, Statistical Inference, 5.5.4). Thus the intervals of R
     and 1/R agree. The level of each pair follows from Bonferroni's inequality for all pairs. The
     best variant may be chosen afterwards, because every comparison with it is one of these pairs.
 
-    Two variants are compared round by round (`paired`; column by column), or as independent samples
-    with the degrees of freedom of Welch and Satterthwaite (Welch 1947, Biometrika 34:28). With more
-    than two variants, a pair's own variance has too few degrees of freedom. So the larger of two
-    variances is taken: the pair's own, and the residual variance of all variants (if paired, after
-    subtracting the means of variants and of rounds). The degrees of freedom are those of the
-    residual variance.
+    If `paired`, variants are compared round by round (a column is a round), otherwise as
+    independent samples. For two such samples, the degrees of freedom are those of Welch and
+    Satterthwaite (Welch 1947, Biometrika 34:28). With more than two variants, the variance of one
+    pair has too few degrees of freedom. So the larger of two variances is taken: that of the pair,
+    and the residual variance of all variants (if paired, after subtracting the means of variants
+    and of rounds). The degrees of freedom are then those of the residual variance.
     """
     import numpy as np
 
@@ -303,8 +305,8 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
 
 
 def caveat_level(rows: int) -> float:
-    """The level at which `outlying` and `slow_start` test each of `rows` rows. If rows differ only
-    by noise, at most 5 % of reports then have a caveat of either kind (Bonferroni)."""
+    """The confidence level at which `outlying` and `slow_start` test each of `rows` rows. If rows
+    differ only by noise, at most 5 % of reports then have a caveat of either kind (Bonferroni)."""
     return 1 - 0.05 / (2 * max(1, rows))
 
 
@@ -328,11 +330,11 @@ def outlying(values: Array, level: float) -> Any:
 
 def slow_start(speeds: Array, level: float) -> tuple[Any, Any]:
     """Whether the first epochs of runs were slower than the later epochs, from `speeds` [..., runs,
-    epochs]. Returns two arrays [...]: a bool, and the share by which the first epochs were slower,
-    as a mean over runs.
+    epochs]. Returns two arrays [...]: a bool, and 1 - the ratio of the first epoch's speed to the
+    geometric mean of the later epochs' speeds, as a geometric mean over runs.
 
-    The test is a one-sided prediction interval of log(first / geometric mean of later epochs),
-    averaged over runs. Its variance follows from the variance of later epochs within runs. If
+    The test is a one-sided prediction interval of the logarithm of this ratio, averaged over runs.
+    The variance of this average follows from the variance of later epochs within runs. If
     epochs differ only by noise, a difference is found with probability 1 - level. With fewer than
     four epochs, no difference is found.
     """

@@ -42,8 +42,8 @@ class TrialFigures:
     epochs: int
     """Completed epochs."""
     worker_seconds: float
-    """Number of workers * wall clock of the batch search and of all attempts. An attempt lasts from
-    its start to its last Record."""
+    """Number of workers * wall-clock seconds of the batch-size search and of all attempts. An
+    attempt lasts from its start to the workers' last Record."""
     curve: tuple[tuple[int, float, float], ...]
     """For each epoch: its number from 0, seconds since the start, the task's primary metric."""
     figures: RunFigures
@@ -66,7 +66,7 @@ class TrialFigures:
         return self.status in _ENDED_WELL
 
     def cost(self, goal: Goal) -> float:
-        """The goal as a cost: lower is better; infinite if there is no result."""
+        """The result for the goal, negated if higher is better; infinite if there is no result."""
         value = self.goals.get(goal)
         if value is None:
             return math.inf
@@ -112,20 +112,21 @@ def lower_is_better(goal: Goal, task: TaskFacts) -> bool:
 
 
 def ranked(trials: Iterable[TrialFigures], goal: Goal) -> list[TrialFigures]:
-    """The trials that count and have a result for the goal, best first; equal trials by number."""
+    """The finished and pruned trials that have a result for the goal, best first. Trials with equal
+    results are sorted by number."""
     reached = [trial for trial in trials if trial.counts and trial.goals.get(goal) is not None]
     return sorted(reached, key=lambda trial: (trial.cost(goal), trial.number))
 
 
 def best(trials: Iterable[TrialFigures], goal: Goal) -> TrialFigures | None:
-    """The trial with the best result; the earliest of equal trials. Failed trials do not count."""
+    """The first trial of `ranked`: the best result and, among equal results, the lowest number."""
     return next(iter(ranked(trials, goal)), None)
 
 
 def pareto(trials: Iterable[TrialFigures], goals: Sequence[Goal]) -> list[TrialFigures]:
     """The trials that no other trial dominates, sorted by the first goal, best first. A trial
-    dominates another if it is better in one goal and at least as good in all others. A trial
-    without a result for one of the goals is left out."""
+    dominates another if it is better in at least one goal and not worse in any other. Failed
+    trials, and trials without a result for one of the goals, are left out."""
     whole = [
         trial
         for trial in trials
@@ -145,7 +146,7 @@ def _dominates(left: tuple[float, ...], right: tuple[float, ...]) -> bool:
 
 
 def wall_seconds(records: Sequence[Record]) -> float:
-    """Wall clock of the batch search and of all attempts of a run."""
+    """Wall-clock seconds of the batch-size search and of all attempts of a run."""
     return math.fsum(end - begin for begin, end in at_work(records))
 
 

@@ -31,17 +31,19 @@ class GpuSample(Frozen):
 
 
 class SystemSample(Frozen):
-    """One sample of a host. Its values cover all processes of the host, not only this run."""
+    """One sample of a host. All values except `process_bytes` cover every process of the host, not
+    only this run."""
 
     time: float
     """Seconds since 1970 (UTC)."""
     cpu_busy: float
-    """Share of the time since the last sample in which processors were busy, in [0, 1]."""
+    """Share of the time since the previous sample in which a processor core was busy, as a mean
+    over all cores, in [0, 1]."""
     memory_bytes: int
     """Memory in use."""
     memory_total_bytes: int
     process_bytes: int
-    """Resident memory of the worker that takes the samples."""
+    """Resident memory of the worker process that takes the samples."""
     received_bytes: int
     """Bytes received on all of the host's interfaces since this attempt's start."""
     sent_bytes: int
@@ -55,7 +57,7 @@ def system_file(folder: Path, host: str) -> Path:
 
 
 def system_files(folder: Path) -> dict[str, Path]:
-    """Host -> file of its samples, in the order of the names."""
+    """Host -> file of its samples, sorted by host."""
     found = sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"))
     return {file.name.removeprefix(_PREFIX).removesuffix(_SUFFIX): file for file in found}
 

@@ -21,7 +21,7 @@ FILE = "check.json"
 
 @dataclass(frozen=True)
 class Published:
-    """A published throughput of ResNet-50 on random images of 224 pixels with DDP."""
+    """A published throughput of ResNet-50 with DDP on random images of 224 x 224 pixels."""
 
     gpu: str
     """Text that occurs in the GPU's name."""
@@ -80,8 +80,8 @@ def site_check(results: Results, when: float) -> SiteCheck:
 
 
 def earlier_checks(folder: Path, now: SiteCheck) -> tuple[list[SiteCheck], list[Path]]:
-    """A site's checks that are older than `now`, on the same hardware and number of workers, and
-    the files of damaged checks."""
+    """A site's checks that are older than `now` and have the same hardware and number of workers;
+    and the files that could not be read as a check."""
     found, damaged = [], []
     for file in sorted(folder.glob(f"*/{FILE}")):
         try:
@@ -102,13 +102,14 @@ def judge(
     expected: float | None,
     known: Published | None = None,
 ) -> list[Verdict]:
-    """One verdict for each value with which a throughput is compared; also failed verdicts for each
-    variant without a throughput, each slow figure of a node, and each node that fell back to
-    sockets. `expected` is the throughput that the user expects of one worker; if given, it replaces
-    the published throughput `known`.
+    """One verdict for each comparison of a throughput with a reference value, and a passed verdict
+    for each throughput without any reference value; also a failed verdict for each variant without
+    a throughput, each slow figure of a node, and each node that fell back to sockets. `expected` is
+    the throughput that the user expects of one worker; if given, it replaces the published
+    throughput `known`.
 
-    A throughput fails if it is below (1 - tolerance) * the median of earlier checks, or below (1 -
-    tolerance) * the number of workers * `expected` or `known`.
+    A throughput fails if it is below (1 - tolerance) * a reference value. The reference values are
+    the median of earlier checks, and the number of workers * `expected` or `known`.
     """
     found = [Verdict(what=name, value=0.0, source="no throughput", ok=False) for name in now.failed]
     for name, value in now.throughputs.items():

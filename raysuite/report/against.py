@@ -100,7 +100,7 @@ class Line:
     theirs_name: str
     theirs: Measured
     bound: str = ""
-    """The word with which a paper states its value, if any: `over`, `under`, `about` or `up to`."""
+    """The word before the value in the paper, if any: `over`, `under`, `about` or `up to`."""
     ratio: Ratio | None = None
     """Our value divided by theirs."""
     basis: Basis = "none"
@@ -172,9 +172,10 @@ PREFIX = "published:"
 
 def compare(rows: Sequence[Row], asked: str, baseline: str | None = None) -> Comparison:
     """Compare the rows with a paper, if `asked` is `published:PAPER`, or with the results folder
-    `asked`. `baseline` is applied to both sides.
+    `asked`. `baseline` names the baseline for the rows of that folder.
 
-    Raises UserError, with the valid values, if the paper or the folder does not exist.
+    Raises UserError, with the valid values, if the paper, the folder or the baseline does not
+    exist.
     """
     if asked.startswith(PREFIX):
         return against_published(rows, published(asked.removeprefix(PREFIX)))
@@ -230,9 +231,9 @@ def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
 def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Comparison:
     """Compare the rows of one study with those of another.
 
-    Variants match if they have the same strategy, loader, model with its options, data set and
-    number of workers. If a variant has several matches, the match with the fewest
-    differences in other options is taken. Each line notes the differences.
+    Variants match if they have the same task, strategy, loader, model with its options, data set
+    and number of workers. Each variant is paired with at most one match: pairs with the fewest
+    differences in other options are formed first. Each line notes the differences.
     """
     pairs, left, right = _pairs(rows, others)
     unmatched = [Unmatched("ours", r.name, "the other study has no such variant") for r in left]
@@ -318,9 +319,9 @@ def _row_lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
 def ratio_of_ratios(above: Ratio, below: Ratio) -> Ratio | None:
     """The ratio of two independent ratios, with an interval computed from their intervals.
 
-    On a logarithmic scale, the distance from the estimate to a limit is the root of the sum of the
-    two ratios' squared distances (MOVER: Zou and Donner 2008, Statistics in Medicine 27:1693,
-    equations 3 and 4). None if undefined.
+    On a logarithmic scale, the distance of each end of the interval from the ratio is the root of
+    the sum of the squares of such a distance in the two given ratios (MOVER: Zou and Donner 2008,
+    Statistics in Medicine 27:1693, equations 3 and 4). None if undefined.
     """
     if above.value <= 0 or below.value <= 0:
         return None
@@ -360,7 +361,7 @@ class Published:
     """`native`, `dali-cpu`, `dali-gpu`, or `dali` if the paper does not state which."""
     workers: int | None = None
     base_workers: int | None = None
-    """Workers of the baseline of a speed-up or an efficiency."""
+    """Number of workers to which a speed-up or an efficiency is relative."""
     schedule: str = ""
     global_batch: int | None = None
     note: str = ""
@@ -385,25 +386,26 @@ PAPERS: dict[str, tuple[str, ...]] = {
     "aach2023": (
         "Aach et al. 2023, Journal of Big Data 10:96, doi 10.1186/s40537-023-00765-w",
         "Efficiency is normalised to 4 GPUs: E = (T_4 / T_G) * (4 / G).",
-        "Its speed-up of 234 from 4 to 1024 GPUs corresponds to an efficiency of 0.91, but Fig. 4 "
-        "shows 0.76; for the native loader on 512 GPUs, the text states an efficiency under 0.24, "
-        "and the summary 0.45.",
+        "The paper's speed-up of 234 from 4 to 1024 GPUs corresponds to an efficiency of 0.91, but "
+        "Fig. 4 shows 0.76; for the native loader on 512 GPUs, the text states an efficiency under "
+        "0.24, and the summary 0.45.",
         "The shares of Table 2 come from the first 10 epochs and do not add up to 100 %.",
-        "Table 2 gives ResNet-101 the same shares of I/O and computation with DALI on 1024 GPUs "
-        "as with the native loader on 512.",
+        "For ResNet-101, Table 2 has the same shares of I/O and computation with DALI on 1024 GPUs "
+        "as with the native loader on 512 GPUs.",
     ),
     "mahon2020": (
         "Mahon et al. 2020, CCGRID 2020, pp. 760-766",
-        "The paper lists throughput together with accuracy: see the time to accuracy in the table.",
+        "The paper lists throughput together with accuracy; this report combines both in the time "
+        "to accuracy.",
     ),
     "ddlbench2020": (
         "Jansen, Codreanu and Varbanescu 2020, DDLBench",
-        "Its code has no warm-up and no repeats, and counts a partial batch as a full one.",
+        "DDLBench's code has no warm-up and no repeats, and counts a partial batch as a full one.",
     ),
     "torchgpipe2020": (
-        "Kim et al. 2020, torchgpipe, arXiv:2004.09910, with GPipe's values beside them",
-        "Speed-ups are relative to one GPU without a pipeline; GPipe's values are from other "
-        "hardware and software.",
+        "Kim et al. 2020, torchgpipe, arXiv:2004.09910, and the values of GPipe quoted there",
+        "Speed-ups are relative to one GPU without a pipeline; GPipe was measured on other "
+        "hardware and software than torchgpipe.",
     ),
 }
 """Name of a paper -> its title, and remarks on its values."""
@@ -431,7 +433,7 @@ def _csv_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _shares(file: Path) -> Iterator[Published]:
-    """The shares in Table 2 of Aach et al., in [0, 1], by model, GPUs and loader."""
+    """The shares of time in Table 2 of Aach et al., in [0, 1], by model, GPUs and loader."""
     for line in _csv_lines(file):
         for share in ("communication", "io", "computation"):
             yield Published(
@@ -450,10 +452,11 @@ SAME_DATA = ("training_s", "accuracy")
 
 
 def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
-    """Compare the rows with a paper's values for the same framework, loader, model and workers.
+    """Compare the rows with a paper's values for the same framework, model, loader, schedule,
+    global batch size and number of workers.
 
-    If a paper does not state the framework or the loader, its value is compared with each row that
-    matches otherwise.
+    If a paper does not state one of these for a value, the value is compared with each row that
+    has the stated ones.
     """
     lines: list[Line] = []
     alone: dict[tuple[str, str], list[str]] = {}
@@ -543,8 +546,8 @@ def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio |
 
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
-    """Throughput relative to the row that differs only in its loader, which is `native`. If there
-    is no such row, a row that also differs in the image format is used."""
+    """Throughput relative to the row with the loader `native` and otherwise the same options. If
+    there is no such row, a row that also differs in the image format is used."""
     if row.runs[0].plan["spec"]["loader"]["name"] == "native":
         return None
     native = [row for row in rows if row.runs[0].plan["spec"]["loader"]["name"] == "native"]
@@ -577,7 +580,7 @@ def _notes(row: Row, value: Published) -> Iterator[str]:
     if row.device != "gpu":
         yield f"ours on {row.device}, theirs on GPUs"
     if value.quantity == "training_s":
-        yield f"ours is a projection: {PROJECTED_EPOCHS} x the mean epoch, without validation"
+        yield f"ours is a projection: {PROJECTED_EPOCHS} x the mean epoch time, without validation"
     if value.note:
         yield value.note
 
@@ -651,9 +654,13 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
         sorted(json.dumps(trial.values, sort_keys=True) for trial in each.trials)
         for each in (ours, theirs)
     )
-    yield "Both tried the same values." if first == second else "They did not try the same values."
+    yield (
+        "Both sweeps tried the same values."
+        if first == second
+        else "The sweeps did not try the same values."
+    )
     if ours.hosts != theirs.hosts:
-        yield "They ran in different environments: their times may not be comparable."
+        yield "The sweeps ran in different environments: their times may not be comparable."
     if "accuracy" in ours.goals:
         yield "Intervals of accuracies reflect only the validation set's size (Wilson)."
     yield "Each side is a single sweep, so neither has a spread over seeds."
@@ -663,7 +670,7 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
 
 _BASIS_NOTES: dict[Basis, str] = {
     "both": "Intervals of ratios are 95 % confidence intervals from the spread of both sides.",
-    "ours": "A published value has no spread: the interval of the ratio reflects only ours.",
+    "ours": "A published value has no spread: the ratio's interval reflects only our spread.",
     "none": "There is no interval if a side has n = 1, a paper states a bound or a range, or the "
     "baselines of two speed-ups or efficiencies differ.",
 }

@@ -29,11 +29,11 @@ def build(
 
     The files are rows.csv, rows.md, rows.tex, rows.json, report.html, provenance.json and, in
     tables/, further tables. against.json is written if the report compares with another study, and
-    plots/ (SVG, PDF and PNG of each plot) unless `pictures` is False. A sweep also has best.yaml,
-    the best spec, or best-N.yaml for each trial N on its Pareto front. The same Records give the
-    same bytes, except in PDF, where vl-convert's order of resources varies.
+    plots/ (SVG, PDF and PNG of each plot) unless `pictures` is False. A sweep's report also has
+    best.yaml, the best spec, or best-N.yaml for each trial N on its Pareto front. The same Records
+    give the same bytes, except in PDF, where vl-convert's order of resources varies.
 
-    Raises UserError if no row is called `baseline`, or `against` does not exist.
+    Raises UserError if no row matches `baseline`, or the study or paper `against` does not exist.
     """
     report = collect(results, baseline, against, further)
     folder = out or results.folder

@@ -45,7 +45,8 @@ class Drawing:
 
     @cached_property
     def throughput_lines(self) -> Plot | None:
-        """Throughput over workers, one panel per loader and work (Aach et al. 2023, Fig. 3)."""
+        """Throughput over workers, one panel for each combination of loader, model and data set
+        (Aach et al. 2023, Fig. 3)."""
         return lines(self, *self.throughput, panel=("loader", *WORK), compared="throughput")
 
     @property
@@ -87,7 +88,7 @@ class Shown:
 
 
 def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown:
-    """The first of the metrics `names` that any row has, in the unit that suits all rows."""
+    """The first of the metrics `names` for which any row has a value, in one unit for all rows."""
     has = [name for name in names if any(row.figures.get(name) for row in rows)]
     metric = metric_named((has or list(names))[0], rows)
 
@@ -166,14 +167,15 @@ Made = Plot | None
 
 @dataclass(frozen=True)
 class Over:
-    """The number along the x axis of a plot of lines."""
+    """The quantity on the x axis of a line plot."""
 
     title: str
     value: Callable[[Row], int]
     shared: Sequence[str] = ("strategy", "loader")
     """Facets from which a line gets its name if no facet distinguishes it from other lines."""
     log: bool | None = None
-    """Whether the axis is logarithmic; None: if small numbers would be too close together."""
+    """Whether the axis is logarithmic; with None, it is logarithmic only if small numbers would be
+    too close together on a linear axis."""
 
 
 WORKERS = Over("workers", lambda row: row.workers)
@@ -197,11 +199,12 @@ def lines(
     ideal: Ideal = lambda rows: {},
     log: bool = False,
 ) -> Made:
-    """Draw a line for each series, in a panel for each value of the facets `panel`. Return None
-    unless a series has several points.
+    """Draw a line for each series, in a panel for each combination of values of the facets `panel`.
+    Return None unless a series has several points.
 
-    `line_per` is a facet: a panel's lines differ in it, and panels differ in all other facets.
-    `compared` is the quantity whose published values are drawn. `log` makes the y axis logarithmic.
+    `line_per` is a facet that replaces `panel`: the lines of a panel differ only in this facet. If
+    rows do not differ in it, None is returned. `compared` is the quantity whose published values
+    are drawn. `log` makes the y axis logarithmic.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
     # keep the strategy, even if the number of workers determines it
@@ -290,7 +293,7 @@ def level(values: Mapping[float, float], name: str, panel: str) -> Trace:
 # Bars.
 
 MOST_BARS = 12
-"""If a group has more bars than this, only rows with the largest number of workers are drawn."""
+"""Largest number of bars in a group. With more, only rows with the most workers are drawn."""
 MOST_LINES = 200
 """Largest number of horizontal bars. With 2,000, vl-convert 1.9.0 ends with an error."""
 
@@ -396,8 +399,8 @@ MOST_POINTS = 250
 """Largest number of points in a curve. Longer curves are drawn as means over equal stretches."""
 MOST_MARKERS = 40
 MOST_RULES = 25
-"""Largest number of intervals along a curve if they are vertical rules, because more than
-MOST_BANDS curves are drawn."""
+"""Largest number of intervals along a curve if each interval is a vertical rule, as it is if more
+than MOST_BANDS curves are drawn."""
 SAME = 2e-3
 """Curves that are never farther apart than this share of a plot's height are drawn as one line."""
 
@@ -426,11 +429,12 @@ def curves(
     can_be_log: bool = False,
 ) -> Made:
     """Draw a mean curve for each row, with the 95 % interval that `statistic` computes. `values`
-    returns the curves of runs. Curves that coincide are merged. None if no run has begun.
+    returns the curves of runs. Curves that coincide are merged. None if no curve has a point.
 
     If intervals are drawn, "with 95 % intervals" is added to "mean over repeats" in `note`.
-    `targets` are dotted lines. `result` is appended to the description. `cut`: end the y axis at
-    the highest mean, because intervals of few repeats can reach far beyond it.
+    `targets` are dotted lines. `result` is appended to the description. `cut`: if intervals are
+    drawn, end the y axis at the highest mean, because intervals of few repeats can reach far beyond
+    it.
     """
     rows = drawing.rows if rows is None else rows
     names = telling(rows, always=panel)
@@ -501,13 +505,14 @@ def by_epoch(run: RunFigures, figure: Callable[[EpochFinished], float]) -> Curve
 
 
 def by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> Curve:
-    """Values per step, counted from 1."""
+    """The values of `figure` over the steps of a run; the first step is 1."""
     steps = [epoch.first_step + n + 1.0 for epoch in run.epochs for n in range(len(figure(epoch)))]
     return steps, [value for epoch in run.epochs for value in figure(epoch)]
 
 
 def thinned(curves: Sequence[Curve]) -> list[Curve]:
-    """Replace equally long stretches of points by their means, if a curve has too many points."""
+    """Replace equally long stretches of points by their means, if a curve has more than MOST_POINTS
+    points."""
     stretch = max(1, math.ceil(max(len(x) for x, _ in curves) / MOST_POINTS))
 
     def means(values: list[float]) -> list[float]:
@@ -540,8 +545,8 @@ def _merged(
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """The second parts of the keys of `places` under which there may be curves that begin near
-        `first`. The second part None stands for curves whose first value is not finite."""
+        """The bins of first values in which there may be curves that begin near `first`. The bin
+        is the second part of a key of `places`; None is the bin of values that are not finite."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))
@@ -583,10 +588,12 @@ def interval_trace(
 
 
 def _series_name(members: Sequence[Row], names: Sequence[str], drawn: Sequence[Row]) -> str:
-    """The name of a line for these rows: `all variants` if every drawn row is a member, else the
-    values of the facets `names` that are common to all members, if no other drawn row has all of
-    these values, else a list of the members. For a single row, all its values of `names`, and its
-    status unless it finished."""
+    """The name of the line that stands for the rows `members`.
+
+    A single row: its values of the facets `names`, and its status unless it finished. All drawn
+    rows: `all variants`. Otherwise: the values of `names` that are common to all members or, if
+    there are none or another drawn row has them too, a list of the members.
+    """
     if len(members) == 1:
         row = members[0]
         said = written(row, names) or shared([row], ("strategy", "loader"))

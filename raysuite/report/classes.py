@@ -1,7 +1,7 @@
 """Show how well networks distinguish the classes: a confusion matrix, and a table by class.
 
-Both use the last validation, summed over the repeats of a row. If a repeat has no matrix, only the
-last repeat counts.
+Both use the last validation, summed over the finished repeats of a row. With more than 100 classes,
+runs keep no matrix, and only the last of these repeats is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _CELL_PX, _LEAST_PX = 18, 160
 
 
 def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
-    """The rows whose repeats have figures of the same classes, with these figures over repeats."""
+    """Each row whose repeats have figures of the same classes, with the figures of all repeats
+    together."""
     found = []
     for row in rows:
         ends = [run.end for run in row.runs if row.final]
@@ -62,7 +63,7 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
         look = {"panel": name, "series": name, "color": p.COLORS[0], "key": row.name}
         traces.append(p.trace("mean", cells, **look))
     more = len(all_of) - len(first)
-    left = f" {more} further rows are in the table of classes." if more else ""
+    left = f" Variants that are only in the table by class: {more}." if more else ""
     shade = {
         "field": "share",
         "type": "quantitative",
@@ -72,10 +73,10 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
     return Plot(
         name="confusion",
         title="Confusion matrix",
-        note="Validation samples of each true class by predicted class, after the last epoch, over "
-        f"all repeats with these figures.{left}",
+        note="Number of validation samples by true and predicted class, after the last epoch, over "
+        f"all finished repeats.{left}",
         description=f"A square for each pair of {len(names)} true and predicted classes; a darker "
-        "square has more samples.",
+        "square has a larger share of the samples of its true class.",
         traces=traces,
         layers=[p.layer("mean", "rect", p.TIP | {"color": shade})],
         x=p.labels(names, "predicted class", lying=False),
@@ -100,5 +101,8 @@ def class_sheet(rows: Sequence[Row]) -> Sheet | None:
             numbers = dict(zip(("Precision", "Recall", "F1"), figures, strict=True))
             line = {"Variant": row.name, "Class": name, "Samples": f"{samples:,}"}
             lines.append(line | numbers)
-    note = "After the last epoch, over all repeats with these figures."
+    note = (
+        "After the last epoch, over all finished repeats; with more than 100 classes, of the last "
+        "repeat only."
+    )
     return sheet_from("classes", "Validation by class", lines, list(lines[0])[2:], (note,))

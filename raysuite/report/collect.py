@@ -47,7 +47,7 @@ class Report:
     spec_text: str
     """The text of spec.yaml; empty without this file."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options that differ from the defaults, without which the report cannot be recomputed."""
+    """Options of the command that differ from their defaults; needed to recompute the report."""
     comparison: Comparison | None = None
     sweep: SweepReport | None = None
     """A sweep's figures that are not in the rows; None for a suite."""
@@ -123,7 +123,8 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables of rows with default baselines; not called for sweeps."""
+"""A function that makes further tables from rows that have their default baselines. It is not
+called for sweeps."""
 
 
 def collect(
@@ -135,9 +136,9 @@ def collect(
     """Collect the report of a results folder, with the tables that `further` makes. No file is
     written.
 
-    `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`. `against` is
-    `published:PAPER` or another results folder. Raises UserError if `baseline` or `against` is not
-    found.
+    `baseline` is the name of a row, or a part of the name: see `raysuite.records.make_rows`.
+    `against` is `published:PAPER` or another results folder. Raises UserError if `baseline` or
+    `against` is not found.
     """
     runs = results_figures(results)
     rows = make_rows(runs, baseline)

@@ -55,8 +55,9 @@ def telling(
 ) -> list[str]:
     """Choose a few facets that, together with `given`, distinguish all rows.
 
-    A facet that follows from earlier facets is left out, such as the precision if each strategy has
-    only one. A facet in `always` is included if rows differ in it, even if it follows from `given`.
+    A facet is left out if the facets before it already determine its value, such as the precision
+    if each strategy runs with only one precision. A facet in `always` is included if rows differ in
+    it, even if `given` determines its value.
     """
     table = [(given(row), facets(row)) for row in rows]
     names = list(dict.fromkeys(name for _, each in table for name in each))
@@ -99,7 +100,7 @@ class Styles:
                     known.append(value)
 
     def of(self, row: Row, names: Sequence[str]) -> Style:
-        """The style of a row's series, by the facets `names`, or by strategy if there are none."""
+        """The style of a row's series, by the facets `names`; by strategy if `names` is empty."""
         places = [self._place(row, name) for name in names or ("strategy",)]
         return Style(
             COLORS[places[0] % len(COLORS)],

@@ -1,4 +1,4 @@
-"""A page with the throughput of variants over results folders: a table and a plot for each."""
+"""A page with the throughput of each variant over results folders, as a table and a plot."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def history_sheet(history: History, number: int = 0) -> Sheet:
         ),
         Column("Change", change, lambda point: point.change, left=True),
     ]
-    drift = "Fewer than 4 folders: a drift between them also counts as a change."
+    drift = (
+        "Fewer than 4 folders do not show how much folders vary without a change, so any drift "
+        "between two of them counts as a change."
+    )
     changed = history.by_runs and any(point.change for point in history.points)
     return sheet_of(
         f"history-{number}",
@@ -97,8 +100,8 @@ def history_plot(history: History, number: int = 0) -> Plot:
         name=f"history-{number}-plot",
         title=history.name,
         note=f"On {history.hardware}. Bands are 95 % intervals over repeats. A change is "
-        "marked if the interval of the ratio of throughputs, after to before, excludes 1, at a "
-        "level that holds for all points together.",
+        "marked if the interval of the throughput after it, divided by that before it, excludes "
+        "1; the 95 % level holds for all points together.",
         description=f"A line over {len(dates)} results folders; "
         + (text.listed([change(point) for point in history.points if point.change]) or "no change")
         + ".",

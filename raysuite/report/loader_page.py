@@ -20,7 +20,8 @@ from raysuite.report.tables import Column, Sheet, markdown_table, markdown_text,
 
 
 def build(bench: LoadingBench, folder: Path) -> None:
-    """Write loaders.html, loaders.md and the plot; no plot after Ctrl-C, because it takes time."""
+    """Write loaders.html, loaders.md and pictures of the plot. After Ctrl-C the pictures are left
+    out, because they take time."""
     (folder / "loaders.html").write_text(page(bench), "utf-8")
     (folder / "loaders.md").write_text(markdown(bench), "utf-8")
     if bench.complete and (plot := speeds(loading_rows(bench))) is not None:
@@ -71,9 +72,9 @@ def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
     if any(row.failure for row in rows):
         columns.append(Column("Why not", lambda r: r.failure))
     note = (
-        f"{_meaning(rows)} Of decoding: images/s divided by those of decoding alone with as many "
-        "threads. "
-        "Start: time until the first batch."
+        f"{_meaning(rows)} Of decoding: images/s of the loader divided by images/s of decoding "
+        "alone with the same number of threads. "
+        "Start: time until the first batch is ready, including imports."
     )
     return sheet_of(
         "loaders", "Loaders", columns, rows, (note,), lambda row: "" if row.throughput else "dim"
@@ -136,18 +137,19 @@ NEAR = 0.8
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The fastest loader, and whether loading bounds it."""
+    """The fastest loader, and its bottleneck."""
 
     best: str
     """The candidate's name; empty if no loader delivered anything."""
     rivals: tuple[str, ...]
-    """Loaders that are not shown to be slower than the best; with a single timing, all others."""
+    """Loaders that are not significantly slower than the best; without repeats, all others."""
     bound: Literal["loading", "hand-over"] | None
     """What limits the best loader: `hand-over` (passing batches to the loop) if `best` reaches the
     share NEAR of the throughput of `synthetic`, else `loading`. None if `synthetic` was not
     measured."""
     because: str
-    """The figures: images/s, shares of the limits, busy cores; or why nothing was delivered."""
+    """The figures of the best loader: images/s, shares of the limits, busy cores. If there is no
+    best loader, why candidates have no figures."""
     repeated: bool = True
     """Whether any loader was timed several times, so that there are intervals."""
 
@@ -160,7 +162,7 @@ class Diagnosis:
         if self.rivals and not self.repeated:
             line += f" {NO_INTERVAL}"
         elif self.rivals:
-            line += f" Not shown to be slower: {text.listed(list(self.rivals))}."
+            line += f" Not significantly slower than the fastest: {text.listed(list(self.rivals))}."
         return line
 
 
@@ -198,7 +200,7 @@ def diagnose(bench: LoadingBench) -> Diagnosis:
 
 
 def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
-    """Loaders that are not shown to be slower than the best loader. The intervals hold for all
+    """Loaders that are not significantly slower than the best loader. The intervals hold for all
     pairs simultaneously, because the best was selected after the measurement."""
     stats = [stat for stat in (best, *(stat for _, stat in others)) if stat.n > 1]
     slower: set[Stat] = set()
@@ -210,7 +212,8 @@ def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
 
 
 FARTHEST = 3.0
-"""Limits above this multiple of the fastest loader are not drawn: other bars would be too short."""
+"""Limits with more than this multiple of the fastest loader's images/s are not drawn, because the
+other bars would be too short."""
 
 
 def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
@@ -222,7 +225,7 @@ def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
     bound = FARTHEST * max(map(_rate, ruling))
     shown = [row for row in measured if _rate(row) <= bound]
     beyond = list(dict.fromkeys(row.candidate.series for row in measured if row not in shown))
-    left_out = f" Much faster, so only in the table: {text.listed(beyond)}." if beyond else ""
+    left_out = f" Much faster, so shown only in the table: {text.listed(beyond)}." if beyond else ""
     widths = sorted({row.candidate.width for row in shown})
     styles = {
         f"{width} at work" if width else "nothing loaded": Style(
@@ -267,7 +270,7 @@ def _bars(rows: Sequence[LoadingRow], series: str) -> Trace:
 
 
 def _is_limit(row: LoadingRow) -> bool:
-    """Whether the row loads nothing, or reads without decoding."""
+    """Whether the row's candidate loads nothing (`synthetic`), or reads without decoding."""
     return row.candidate.width == 0 or row.candidate.kind == "reading"
 
 

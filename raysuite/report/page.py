@@ -1,4 +1,4 @@
-"""report.html: one page with all its scripts, including Vega; it loads nothing."""
+"""report.html: one page that contains its scripts, including Vega, and loads no other file."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def script_json(data: Any) -> str:
 
 
 def _rounded(data: Any) -> Any:
-    """Round to six significant digits, more than a screen shows: this halves the page's data."""
+    """Round numbers to six significant digits, which are more than a screen can show. This halves
+    the size of the page's data."""
     if isinstance(data, dict):
         return {key: _rounded(value) for key, value in data.items()}
     if isinstance(data, list):
@@ -107,7 +108,7 @@ def _rounded(data: Any) -> Any:
 
 @cache
 def templates() -> jinja2.Environment:
-    """The templates of the pages, by their path below this folder; all values are escaped."""
+    """The templates of the pages, by their path below `raysuite/report`. All values are escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("raysuite.report", "."),
         autoescape=True,

@@ -2,13 +2,14 @@
 page shows, and from which vl-convert makes SVG, PDF and PNG without a browser or a network.
 
 A trace is a dictionary. Its lists are columns of equal length; every other value is common to all
-its points. Layers draw the traces of one `kind`:
+its points. Each layer draws the traces of one `kind`. Keys of a trace:
 
     kind, panel, series    the layers that draw the trace, its panel, its entry in the legend
-    x, y                   position; `low` and `high` are the ends of an interval, None without one
+    x, y                   position of a point
+    low, high              ends of a point's interval; None for a point without an interval
     tip                    text of the tooltip, lines separated by newlines
-    key                    texts that the page's search compares, separated by newlines; one match
-                           is enough
+    key                    texts separated by newlines; the page's search shows a point if one of
+                           these texts contains all words that were typed
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Plot:
     same_y: bool = True
     """Whether all panels have the same y axis."""
     bars_per_label: int = 0
-    """For horizontal bars: number of bars at each label."""
+    """For horizontal bars: number of bars at each label. 0 for other plots."""
     can_be_log: bool = False
     """Whether the page offers a logarithmic y axis for the plot."""
     wide: bool = False
@@ -176,7 +177,8 @@ class Plot:
 
 
 def trace(kind: str, rows: Iterable[Mapping[str, Any]], **same: Any) -> Trace:
-    """A trace of the points `rows`, which have equal keys. `same`: values that all points share."""
+    """A trace of the points `rows`, dicts with the same keys. `same`: values that all points
+    share."""
     rows = list(rows)
     columns = {name: [row[name] for row in rows] for row in rows[:1] for name in row}
     return {"kind": kind, **same, **columns}
@@ -216,7 +218,8 @@ def markers(kind: str = "mean", size: float = 45, color: str = "", **look: Any) 
 
 
 def intervals(series: int, kind: str = "mean", **more: Any) -> Layer:
-    """95 % intervals along lines: bands, or rules if there are so many that bands would overlap."""
+    """95 % intervals along `series` lines: bands, or rules for more than MOST_BANDS lines, whose
+    bands would overlap."""
     mark, look = "area", {"opacity": 0.18}
     if series > MOST_BANDS:
         mark, look = "rule", {"strokeWidth": 1.2, "opacity": 0.7}
@@ -261,7 +264,8 @@ WORDS = layer(
 
 
 def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list[Layer]:
-    """Bars with intervals and repeats. A label is `x`, or `y` for horizontal (`lying`) bars."""
+    """Bars with intervals and repeats. The label of a bar is its `x`, or its `y` if bars are
+    horizontal (`lying`)."""
     across, along = ("y", "x") if lying else ("x", "y")
     if stacked:
         return [layer("bar", "bar", TIP | {"order": {"field": "order", "type": "quantitative"}})]

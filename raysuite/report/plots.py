@@ -73,7 +73,7 @@ FOREST = [
     p.layer("mean", "rule", p.between("x") | p.TIP, ends=True, strokeWidth=1.5, clip=True),
     p.markers(size=60),
 ]
-"""Points with horizontal intervals, and a vertical line at `level`."""
+"""Points with horizontal intervals, and a vertical line for each trace of the kind `level`."""
 _CLOSE, _SLOWER = "best, or not shown to differ from it", "shown to be slower"
 
 
@@ -118,11 +118,11 @@ def against_best(drawing: Drawing) -> Made:
     lows = [low for trace in traces for low in trace.get("low", ()) if low is not None]
     values = [x for trace in traces for x in trace["x"]] + lows
     end = max([1.02, *(high for trace in traces for high in trace.get("high", ()) if high)])
-    note = "Throughput / the highest throughput of the same work and number of workers"
+    note = "Throughput / the highest throughput with the same network, data and number of workers"
     if lows:
-        note += ", with 95 % intervals, whose level holds for all rows together."
+        note += ". Intervals are at 95 %; this level holds for all rows together."
     else:
-        note += ". n = 1: no intervals, and no difference is shown to be more than noise."
+        note += ". n = 1: no intervals, so differences may be noise."
     if end > FARTHEST:
         note += " Intervals that reach the right edge extend beyond it."
     if cut := len(compared) - len(labels):
@@ -157,7 +157,8 @@ def against_best(drawing: Drawing) -> Made:
 
 
 def _ideal_speed_up(drawing: Drawing) -> Ideal:
-    """A function that returns a panel's ideal lines, one for each baseline's number of workers."""
+    """A function that returns the ideal lines of a panel, one for each number of workers that a
+    baseline has."""
     bases = {row.name: row.workers for row in drawing.rows}
     several = len({bases[str(row.baseline)] for row in drawing.rows if row.speed_up}) > 1
 
@@ -193,8 +194,8 @@ def training_time(drawing: Drawing) -> Made:
         drawing,
         "training-time",
         f"Time of {number} epochs",
-        "A projection: the spec's epochs times the mean training time of an epoch, without "
-        "validation. Both axes are logarithmic for many workers.",
+        "A projection: the number of epochs in the spec times the mean training time of an epoch, "
+        "without validation. Both axes are logarithmic if the numbers of workers differ much.",
         shown_metric(rows, ["all_epochs_seconds"], "training time"),
         panel=("loader", *WORK),
         compared="training_s" if number == str(PROJECTED_EPOCHS) else "",
@@ -210,8 +211,8 @@ def _baselines(drawing: Drawing) -> str:
 # Over epochs and steps.
 
 DIFFERS = (
-    " With other numbers of workers, BatchNorm normalises other parts of a batch and gradients are "
-    "summed in another order: accuracies differ a little."
+    " If the number of workers differs, BatchNorm normalises different parts of a batch, and "
+    "gradients are summed in a different order, so validation results differ a little."
 )
 
 
@@ -219,9 +220,9 @@ def _target_note(drawing: Drawing) -> str:
     found = {r.target for row in drawing.rows for r in row.counted if r.target is not None}
     missed = [r.name for r in drawing.rows if r.counted and not r.time_to_accuracy]
     return (
-        f"Target: {_listed(drawing, found)}. Time counts from before the first sample, and is "
-        "given only if every repeat met the target. Its resolution is an epoch, because validation "
-        f"follows each epoch.{f' Not met by {text.listed(missed)}.' if missed else ''}"
+        f"Target: {_listed(drawing, found)}. Times start before the first sample is loaded, and "
+        "are given only if every repeat met the target. Their resolution is one epoch, because "
+        f"validation follows each epoch.{f' Not met by {text.listed(missed)}.' if missed else ''}"
     )
 
 
@@ -344,8 +345,9 @@ def shares(drawing: Drawing) -> Made:
     return Plot(
         name="shares",
         title=titled("Time shares", shared(shown, ("strategy", "loader", "model", "data"))),
-        note="Of the profiled steps, mean over workers and repeats. Exposed time is not hidden by "
-        "computation; all communication is shown on hover.",
+        note="Shares of the time of the profiled steps, mean over workers and repeats. Exposed "
+        "communication and loading do not overlap with computation; the tooltip of exposed "
+        "communication also shows the share of all communication.",
         description="Stacked bars of computation, exposed communication, exposed loading and the "
         "rest, which add up to 100 %.",
         traces=traces,
@@ -379,8 +381,8 @@ def stages(drawing: Drawing) -> Made:
     for row, found in measured[:MOST_STEPS]:
         idle = sum(found.bubble) / len(found.bubble)
         panels.append(
-            f"{row.name} · bubble {idle:.0%} (equal stages {found.ideal_bubble:.0%}), slowest "
-            f"{found.imbalance:.2f} x mean"
+            f"{row.name} · bubble {idle:.0%} (with equal stages {found.ideal_bubble:.0%}), slowest "
+            f"worker {found.imbalance:.2f} x mean"
         )
         slots = [(worker, slot) for worker, own in enumerate(found.slots) for slot in own]
         first = min((slot.begin for _, slot in slots), default=0.0)
@@ -400,12 +402,12 @@ def stages(drawing: Drawing) -> Made:
                 traces.append(p.trace("slot", drawn, panel=panels[-1], series=kind, key=row.name))
     names = sorted({name for trace in traces for name in trace["y"]}, key=lambda n: int(n[7:]))
     encoding = {"x2": {"field": "end"}} | p.TIP
-    cut = f" The first {MOST_STEPS} of {len(measured)} pipelines."
+    cut = f" Only the first {MOST_STEPS} of {len(measured)} pipelines are drawn."
     return Plot(
         name="stages",
         title="A step of each pipeline",
-        note="One step after the timed training, in the first copy of the first run; the gaps are "
-        "the bubble. Each operation was timed separately."
+        note="One step after the timed training, of the pipeline's first copy in the first run of "
+        "a variant; the gaps are the bubble. Each operation was timed separately."
         + (cut if len(measured) > MOST_STEPS else ""),
         description="For each worker, bars of its forward and backward passes and its updates over "
         "the time of one step.",
@@ -441,7 +443,7 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "speed-up",
         "Speed-up",
-        f"S = throughput / throughput of the baseline; dotted is ideal. {_baselines(d)}",
+        f"S = throughput / throughput of the baseline; dotted: ideal. {_baselines(d)}",
         Shown(lambda row: row.speed_up, p.quantity("speed-up S")),
         compared="speed_up",
         ideal=_ideal_speed_up(d),
@@ -451,7 +453,7 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "efficiency",
         "Parallel efficiency",
-        "E = S × workers of the baseline / workers; dotted is ideal.",
+        "E = S × workers of the baseline / workers; dotted: ideal.",
     ),
     # Aach et al. 2023, Fig. 6
     lambda d: _efficiency(
@@ -466,7 +468,7 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "speed-up-works",
         "Speed-up",
-        "Speed-up relative to each network's own baseline; the section Baselines names them.",
+        "Speed-up relative to the baseline of the same network; see the section Baselines.",
         Shown(lambda row: None if row.is_baseline else row.speed_up, p.quantity("speed-up S")),
         by_work=True,
     ),
@@ -485,8 +487,8 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "data-wait",
         "Waiting for data",
-        "Mean over workers. If the share is large, the loader bounds the throughput, not the "
-        "strategy.",
+        "Mean over workers. If the share is large, the throughput is limited by the loader, not by "
+        "the strategy.",
         d.shown("data_wait_share", axis="share of the epoch's time"),
         by_work=False,
     ),
@@ -513,7 +515,7 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "learning-rate",
         "Learning rate",
-        "The rate that each optimiser step used.",
+        "Learning rate of each optimiser step.",
         _rates,
         x=p.quantity("epochs"),
         y=p.quantity("learning rate"),
@@ -525,16 +527,16 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "memory",
         "Memory",
-        "Peak memory of the worker with the highest peak: of the device, or on a CPU of the "
-        "process, which still holds the libraries of earlier runs.",
+        "Peak memory of the worker with the highest peak: device memory or, without devices, "
+        "memory of the process, which still holds the libraries of earlier runs.",
         d.shown("peak_device_bytes", "peak_process_bytes", axis="peak memory"),
     ),
     lambda d: bars(
         d,
         "energy",
         "Energy",
-        "Energy of devices, by NVML, or on a CPU of processors and their memory, by RAPL, over the "
-        "training time of epochs.",
+        "Energy over the training time of epochs: of devices (measured by NVML) or, without them, "
+        "of processors and their memory (measured by RAPL).",
         d.shown("device_joules", "host_joules", axis=f"joules per training {d.task.one}"),
         same_y=False,
     ),
@@ -542,7 +544,8 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "utilisation",
         "Utilisation of devices",
-        "Part of the training time in which a kernel ran, by NVML, mean over workers.",
+        "Share of the training time in which a kernel ran on the device, according to NVML; mean "
+        "over workers.",
         d.shown("device_busy", axis="share of the training time"),
     ),
 )

@@ -118,7 +118,7 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
         name="predictions",
         title="Throughput predicted and measured",
         note="Lines are prediction intervals, computed by a model."
-        + (f" The first {MOST_LINES} of {count} runs." if count > MOST_LINES else ""),
+        + (f" The first {MOST_LINES} of {count} runs are drawn." if count > MOST_LINES else ""),
         description=f"{count} runs with a predicted throughput.",
         traces=traces,
         layers=[p.layer("mean", "rule", p.between("x"), ends=True), p.markers()],

@@ -68,7 +68,8 @@ def _file(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _timings(results: Results) -> list[dict[str, Any]]:
-    """Seconds of each command by phase, without `report` and `mlflow`, which only read journals."""
+    """Seconds of each command by phase, without the phases `report` and `mlflow`, which only read
+    journals."""
     return [
         {
             "began": _utc(command["began"]),
@@ -133,7 +134,7 @@ def files_sheet(data: dict[str, Any]) -> Sheet:
 
 
 def times_sheet(data: dict[str, Any]) -> Sheet | None:
-    """The wall time by command and by run; None if no command has recorded it."""
+    """The wall time by command and by run; None if neither a command nor a run has recorded it."""
     commands = [
         (f"command of {each['began'].replace('T', ' ')[:19]}", each["seconds"])
         for each in data["timings"]

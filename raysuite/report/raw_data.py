@@ -36,7 +36,7 @@ def csv_of(records: Iterable[dict[str, Any]]) -> str:
 
 
 def searched_values(row: Row, searched: Sequence[str]) -> dict[str, Any]:
-    """A row's values of the searched keys; None if a key's condition (`when`) is not met."""
+    """A row's values of the searched keys; None for a key whose condition (`when`) is not met."""
     label = row.runs[0].plan["label"]
     values = {key: label.get(key) for key in searched}
     return {k: block_name(v) if isinstance(v, dict) else v for k, v in values.items()}
@@ -148,8 +148,8 @@ def _stats(figures: Mapping[str, Stat | None]) -> dict[str, dict[str, Any]]:
 
 
 def _outliers(figures: Mapping[str, Stat | None]) -> dict[str, list[int]]:
-    """Indices of repeats that are outliers, by a test at 5 % for each figure separately. Figures
-    with the same number of repeats are tested in one call."""
+    """Name of a figure -> indices of the repeats that are outliers, by Grubbs' test at a level of
+    5 % for each figure. Figures with the same number of repeats are tested in one call."""
     import numpy as np
 
     alike: dict[int, dict[str, Stat]] = {}

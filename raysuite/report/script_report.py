@@ -34,7 +34,8 @@ _SOURCES = {
 
 
 def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """The work of each row, and the duration of its start; an empty list without scripts."""
+    """Tables of the work of each row's steps and of the duration of its start; empty without
+    scripts."""
     shown = [row for row in rows if measured(row)]
     if not shown:
         return []
@@ -118,9 +119,9 @@ def script_caveats(rows: Sequence[Row]) -> Iterator[str]:
     unknown = [row.name for row in rows if any(not each.samples_per_step for each in measured(row))]
     if unknown:
         yield (
-            f"The samples of a step are not known for {text.listed(unknown)}: only steps/s, no "
-            "speed-up. Give --samples-per-step, or call raysuite.mark.step(samples=...) in the "
-            "script."
+            f"The number of samples in a step is not known for {text.listed(unknown)}, so only "
+            "steps/s is reported, and no speed-up. Give --samples-per-step, or call "
+            "raysuite.mark.step(samples=...) in the script."
         )
     for row in rows:
         if row.differs_in_work:

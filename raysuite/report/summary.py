@@ -36,7 +36,7 @@ MOST_FAILURES = 4
 
 
 def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
-    """Results, then caveats, then problems. Names of variants omit the parts that all share."""
+    """Results, then caveats, then problems. Names omit the parts that all variants share."""
     said = [*fastest(rows), *_scaling(rows), *_caveats(rows, runs), *_problems(runs)]
     short = short_names([row.name for row in rows])
     # longest first: a name may be the beginning of another
@@ -64,7 +64,10 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
     if speed_up.low is None:
         return [Sentence("result", f"{said} n = 1: no interval.")]
     if len(scaled) > 1:
-        said += " It was selected as the highest, so the 95 % level holds for all rows together."
+        said += (
+            " Because it was selected as the highest, the intervals are wide enough that the 95 % "
+            "level holds for all rows together."
+        )
     if not speed_up.differs_from_one:
         said += " The speed-up is not shown to differ from 1."
     return [Sentence("result", said)]
@@ -101,18 +104,23 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             ". Look at the baseline first: a cold cache, a busy machine or a smaller batch per "
             "worker can make it slow.",
         ),
-        *_about("Baselines without a speed, so no speed-up against them: ", sorted(without)),
         *_about(
-            "Weights not compared with those of one process, as the strategy has no exact form: ",
+            "Baselines that have no speed, or train a different number of parameters, so no "
+            "speed-up is given relative to them: ",
+            sorted(without),
+        ),
+        *_about(
+            "Variants whose weights were not compared with those of one process, because their "
+            "strategy has no exact form: ",
             sorted(uncompared),
         ),
         *_about(
-            "Steps skipped, as gradients overflowed in fp16: ",
+            "Numbers of steps that were skipped because gradients overflowed in fp16: ",
             [f"{name} ({steps})" for name, steps in overflowed.items() if steps],
         ),
         *_about(
-            "Random tensors in place of the data set, so speeds are an upper limit, and losses and "
-            "validations have no meaning: ",
+            "Variants with random tensors in place of the data set, so their speeds are upper "
+            "limits, and their losses and validations have no meaning: ",
             [row.name for row in rows if row.loader == "synthetic"],
         ),
         *_about(
@@ -127,7 +135,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         *_unsettled(rows),
         *_left_out(runs),
         *_about(
-            "Gradients were sent between hosts by TCP, although these have InfiniBand: ",
+            "Gradients were sent between hosts by TCP, although the hosts have InfiniBand: ",
             sorted(slow),
         ),
         *_about(
@@ -179,7 +187,8 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
 
 
 WIDE_SPREAD = 0.1
-"""The standard deviation of repeats is reported if it is at least this share of the mean."""
+"""The standard deviation of a row's throughputs is reported if it is at least this share of their
+mean."""
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
@@ -191,8 +200,8 @@ def _spread(rows: Sequence[Row]) -> list[str]:
         and (spread := stdev(stat.values) / stat.mean) >= WIDE_SPREAD
     }
     return _about(
-        f"The throughputs of repeats vary by a standard deviation of {WIDE_SPREAD:.0%} of the mean "
-        "or more: ",
+        "Variants whose throughput has, over the repeats, a standard deviation of "
+        f"{WIDE_SPREAD:.0%} of the mean or more: ",
         _shares(wide, len(rows)),
         ". A busy or throttled machine can cause this.",
     )
@@ -213,9 +222,9 @@ def _apart(rows: Sequence[Row]) -> list[str]:
         if (far := outlying(values, level)).any()
     ]
     return _about(
-        "Repeats whose throughputs lie far from the others' (Grubbs' test): ",
+        "Repeats whose throughput is an outlier by Grubbs' test: ",
         named,
-        ". They still count in every mean.",
+        ". They are still included in every mean.",
     )
 
 
@@ -225,14 +234,16 @@ def _unsettled(rows: Sequence[Row]) -> list[str]:
     starts = {name: slow_start(each, caveat_level(len(speeds))) for name, each in speeds.items()}
     named = [f"{name} (by {float(share):.0%})" for name, (slow, share) in starts.items() if slow]
     return _about(
-        "Slower in the first epoch after the warm-up than in the later ones on average: ",
+        "Variants that were slower in the first epoch after the warm-up than on average in the "
+        "later epochs: ",
         named,
-        ". A larger measure.warmup_steps leaves such epochs out.",
+        ". Set measure.warmup_steps to a larger number to leave such epochs out.",
     )
 
 
 def _epoch_speeds(row: Row) -> Any:
-    """[runs, epochs]: images per second after the warm-up; None if there are too few."""
+    """An array [runs, epochs] of images per second after the warm-up, without runs that have fewer
+    than FEWEST_EPOCHS such epochs; None if no run is left."""
     import numpy as np
 
     found = [
@@ -245,7 +256,8 @@ def _epoch_speeds(row: Row) -> Any:
 
 
 def _left_out(runs: Sequence[RunFigures]) -> list[str]:
-    """Sentences on samples that were left out, and on what data sets lack, with the variants."""
+    """Sentences on samples that were left out and on other missing data, with the names of the
+    variants."""
     variants: dict[str, list[str]] = {}
     for run in runs:
         name = run.plan["spec"]["data"]["name"]
@@ -256,14 +268,15 @@ def _left_out(runs: Sequence[RunFigures]) -> list[str]:
         ]
         said = []
         if parts:
-            said.append(f"Left out of {name}, as they cannot be read: {' and '.join(parts)}")
+            said.append(f"Unreadable samples left out of {name}: {' and '.join(parts)}")
         for each in run.skipped:
             if each.lacking:
                 said.append(f"{each.split} of {name} lacks {text.listed(list(each.lacking))}")
         for sentence in said:
             variants.setdefault(sentence, []).append(run.variant)
     return [
-        f"{said} (in {text.listed(list(dict.fromkeys(names)))}). All figures are without them."
+        f"{said} (in {text.listed(list(dict.fromkeys(names)))}). All figures are "
+        "computed without them."
         for said, names in variants.items()
     ]
 
@@ -277,9 +290,9 @@ def _problems(runs: Sequence[RunFigures]) -> list[Sentence]:
     missing = sum(run.status == "missing" for run in runs)
     said = [
         *_about(
-            "The gate caught ",
+            "The gate failed for ",
             sorted(caught),
-            ": the arithmetic is wrong here, and no speed is reported.",
+            ": the arithmetic of the training is wrong, and no speed is reported.",
         ),
         *_about(
             "No result of the gate is recorded for ",
@@ -287,7 +300,7 @@ def _problems(runs: Sequence[RunFigures]) -> list[Sentence]:
             ", so no speed is reported.",
         ),
         *_about(
-            "Diverged, as losses or weights were not finite: ",
+            "Diverged (losses or weights were not finite): ",
             [f"{run.name} (step {run.diverged_at})" for run in diverged],
             ". Their throughputs include the diverged steps; their validations and times to a "
             "target are not reported.",
@@ -320,7 +333,7 @@ def repeats_note(rows: Sequence[Row]) -> str:
 MOST_GROUPS = 8
 SEPARATOR = " · "
 """Separates the parts of a name."""
-NO_INTERVAL = "n = 1: no interval; differences are not shown to be more than noise."
+NO_INTERVAL = "n = 1: no interval, so differences may be noise."
 
 
 def fastest(rows: Sequence[Row]) -> list[Sentence]:
@@ -341,12 +354,12 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
     rest = len(said) - MOST_GROUPS
     said = said[:MOST_GROUPS]
     if rest > 0:
-        said.append(Sentence("caveat", f"In the table: {text.count(rest, 'more group')}."))
+        said.append(Sentence("caveat", f"Only in the table: {text.count(rest, 'more group')}."))
     left = ""
     if 0 < alone < len(groups):
         left = (
-            f"In {alone} of the {len(groups)} groups of the same network, data and number of "
-            "workers there is only one variant with a speed, so nothing is compared."
+            f"In {alone} of the {len(groups)} groups with the same network, data and number of "
+            "workers, only one variant has a speed, so it is compared with no other variant."
         )
     elif alone and not any(row.speed_up and not row.is_baseline for row in rows):
         left = (

@@ -344,9 +344,9 @@ _TO_BEST: Column[Row] = Column(
 
 
 def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """The columns speed-up and, if a row and its baseline have different numbers of workers,
-    efficiency. If each row is its own baseline, the column is the ratio to the best row with the
-    same work."""
+    """The column of the speed-up and, if any row has another number of workers than its baseline,
+    the column of the efficiency. If every row is its own baseline, instead the column of the ratio
+    to the best row with the same work and number of workers."""
     measured = [row for row in rows if row.speed_up and not row.is_baseline]
     if not measured and any(row.to_best for row in rows):
         return (_TO_BEST,)
@@ -378,13 +378,13 @@ def _row_style(row: Row) -> Style:
 def rows_sheet(rows: Sequence[Row]) -> Sheet:
     note = (
         f"One line per variant. {rate_title(rows)} over all workers, warm-up excluded. Time to "
-        f"{goal(rows)} counts from before the first sample. Memory: of the worker with the highest "
-        "peak."
+        f"{goal(rows)} starts before the first sample is loaded. Memory: peak of the worker "
+        "with the highest peak."
     )
     if ratios(rows) == (_TO_BEST,):
         note += (
-            " Against the best: throughput / the highest mean throughput of the same work and "
-            "number of workers."
+            " Against the best: throughput / the highest mean throughput with the same network, "
+            "data and number of workers."
         )
     if any(row.throughput and row.throughput.n > 1 for row in rows):
         note += f" Intervals of ratios: {TOGETHER}."
@@ -396,9 +396,9 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
 
 
 NARROW = 140
-"""Characters; a narrower terminal shows only the most important columns of the table."""
+"""Width in characters; a narrower terminal shows only the most important columns of the table."""
 
-TOGETHER = "the 95 % level holds for all rows together, so that the best may be picked"
+TOGETHER = "the 95 % level holds for all rows together, also for the row selected as the best"
 """An explanation of the intervals of ratios (`raysuite.records.rows.Ratios`)."""
 
 
@@ -438,7 +438,7 @@ def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
             if any("[" in full.write(row) and "[" not in column.write(row) for row in rows)
         ]
         if bare:
-            notes.append(f"intervals in the report or a wider terminal: {', '.join(bare)}")
+            notes.append(f"intervals only in the report or a wider terminal: {', '.join(bare)}")
     table.caption = "\n".join(notes) or None
     return table
 
@@ -468,8 +468,8 @@ def rows_latex(rows: Sequence[Row]) -> str:
     meant = "; ".join(": ".join(_SYMBOLS[column]) for column in of_rows)
     notes = (
         f"W: workers; {meant}; {short}: validation "
-        f"{main.title.lower()} after the last epoch. Below and above: the ends of the 95 % "
-        "confidence interval.",
+        f"{main.title.lower()} after the last epoch. Subscript and superscript: the ends of "
+        "the 95 % confidence interval.",
         f"{rate} over all workers, warm-up excluded. " + repeats_note(rows).partition(";")[0] + ".",
         *_baselines(rows),
     )
@@ -488,7 +488,7 @@ def rows_latex(rows: Sequence[Row]) -> str:
 _SYMBOLS = {
     _SPEED_UP: ("S", "speed-up"),
     _EFFICIENCY: ("E", "parallel efficiency"),
-    _TO_BEST: ("R", "throughput against the highest of the same work"),
+    _TO_BEST: ("R", "throughput / highest throughput with the same network, data and workers"),
 }
 """Column of ratios -> its symbol in a paper, and the symbol's meaning."""
 
@@ -500,7 +500,7 @@ def _plain_ratio(column: Column[Row], row: Row) -> str:
 
 
 def _scripts(written: str) -> str:
-    """Format `1.87 [1.80, 1.94]` as `$1.87_{1.80}^{1.94}$`; a remark in brackets stays text."""
+    """Format `1.87 [1.80, 1.94]` as `$1.87_{1.80}^{1.94}$`; a remark in parentheses stays text."""
     if written == text.NONE:
         return "--"
     figure, bracket, remark = written.partition(" (")
@@ -514,9 +514,9 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
     names = list(dict.fromkeys(row.baseline for row in rows if row.baseline))
     if not names or ratios(rows) == (_TO_BEST,):
         return []
-    against = f"against {text.listed(names)}"
+    against = f"relative to {text.listed(names)}"
     if len(names) > MOST_BASELINES:
-        against = "against the line of each series that is marked baseline"
+        against = "relative to the baseline of each series, which has a dash instead"
     efficiency = "efficiency = speed-up * workers of the baseline / workers"
     scaling = " and ".join(sorted({f"{row.scaling} scaling" for row in rows}))
     return [f"Speed-up is {against}; {efficiency}; {scaling}."]
@@ -565,11 +565,11 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
     }
     for device, number_format, flops, source in sorted(peaks):
         rate = text.WRITERS["FLOP/s"](flops)
-        yield f"MFU is against {rate} of each {device} in {number_format} ({source})."
+        yield f"MFU is relative to {rate} of each {device} in {number_format} ({source})."
     if counted and not all(each.peak_flops is not None for each in counted):
-        yield "MFU is withheld if the device's peak rate is not known, as on CPUs."
+        yield "MFU is not given if the device's peak rate is not known, for example on CPUs."
     for message in sorted({each.message for each in counted if each.message}):
-        yield f"A model could not be counted: {message}"
+        yield f"Parameters or operations of a model could not be counted: {message}"
     if sent:
         yield (
             f"{_BYTES}: size of the whole buffers that a worker's collectives reduce or gather in "
@@ -583,7 +583,8 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
 
 
 def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Rows with a wrapper or torch.compile, compared with rows without; None if there are none."""
+    """Rows with a wrapper or torch.compile, each compared with the otherwise equal row without it;
+    None if there are no such rows."""
     shown = [row for row in rows if row.beside is not None]
     if not shown:
         return None
@@ -621,8 +622,9 @@ def gate_sheet(runs: Sequence[RunFigures], names: Mapping[str, str]) -> Sheet:
         cells=tuple(_verdict(run, names[run.run_id]) for run in runs),
         numbers=frozenset(("Seed", *errors)),
         notes=(
-            "Errors are the largest relative error of a weight tensor, without unit; in 16 bits, "
-            "of the network's update.",
+            "Errors are relative to one process, without unit. Error and With BatchNorm: the "
+            "largest error of a weight tensor. 16 bits: the largest error of updates, logits and "
+            "losses.",
         ),
         styles=tuple("bad" if run.gate == "failed" else "" for run in runs),
     )
@@ -636,6 +638,6 @@ def _verdict(run: RunFigures, name: str) -> tuple[str, ...]:
     bound = text.NONE if verdict.tolerance is None else f"{verdict.tolerance:.2g}"
     errors = (f"{verdict.error:.2g}", f"{verdict.error_batchnorm:.2g}")
     short = text.NONE if verdict.error_16_bits is None else f"{verdict.error_16_bits:.2g}"
-    earlier = "found earlier on an equal machine" if verdict.cached else ""
+    earlier = "checked earlier on an equal machine" if verdict.cached else ""
     rule = "; ".join(filter(None, (verdict.rule, verdict.message, earlier)))
     return (*begin, *errors, short, bound, rule)

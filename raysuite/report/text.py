@@ -17,7 +17,8 @@ NONE = "–"
 """The text for a missing figure."""
 
 _LONG = 1e9
-"""Numbers of at least this size, such as ends of very wide intervals, have an exponent."""
+"""Numbers of at least this absolute value, such as ends of very wide intervals, are written with an
+exponent."""
 
 HOPELESS = 10
 """An interval whose upper end exceeds this multiple of its mean carries no information."""
@@ -25,11 +26,12 @@ HOPELESS = 10
 Writer = Callable[[float], str]
 
 _OPTIONS = re.compile(r"(\w+)\(([^()]*)\)")
-"""A block in a name with its options: `pipeline(schedule=1f1b, stages=2)`."""
+"""Matches a block with its options, within a name: `pipeline(schedule=1f1b, stages=2)`."""
 
 
 def without_shared_options(names: Iterable[str]) -> dict[str, str]:
-    """Name -> the name without options that are equal in all names with the same block."""
+    """Name -> the name without the options that are equal in all names with the same block. If two
+    names would become equal, all names are kept whole."""
     names, blocks = list(names), dict[str, list[set[str]]]()
     for block, options in (found for name in names for found in _OPTIONS.findall(name)):
         blocks.setdefault(block, []).append(set(options.split(", ")))
@@ -47,8 +49,8 @@ def without_shared_options(names: Iterable[str]) -> dict[str, str]:
 
 
 def number(value: float) -> str:
-    """Three significant digits, or the whole integer part: `0.123`, `4.56`, `78.9`, `1,235`,
-    `1.2e+12`."""
+    """Three significant digits, or the whole integer part, with at most three decimals: `0.012`,
+    `0.123`, `4.56`, `78.9`, `1,235`; from 1e9 on, two significant digits: `1.2e+12`."""
     if abs(value) >= _LONG:
         return f"{value:.2g}" if math.isfinite(value) else "∞"
     return f"{value:,.{_decimals(value)}f}"
@@ -61,7 +63,7 @@ def _decimals(value: float) -> int:
 
 @dataclass(frozen=True)
 class Multiple:
-    """Formats values in multiples of `size`: `12.3 MiB`."""
+    """Formats values as multiples of `size`, a unit that is called `name`: `12.3 MiB`."""
 
     size: float
     name: str
@@ -111,7 +113,8 @@ def optional(value: float | None, write: Writer = number) -> str:
 
 
 def ratio(value: Ratio | None, write: Writer = "{:.2f}".format) -> str:
-    """`1.87 [1.80, 1.94]`; without the interval if it is missing or carries no information."""
+    """`1.87 [1.80, 1.94]`; without the interval if it is missing. An interval that carries no
+    information is replaced by `(repeats differ too much)`."""
     if value is None:
         return NONE
     if 0 < abs(value.value) < 0.095:  # `0.0009`, not `0.00`
@@ -136,12 +139,14 @@ def listed(names: list[str], most: int = 4) -> str:
 
 
 def tied(name: str) -> str:
-    """Put no-break spaces into a name, except between its parts (after a dot) and its options."""
+    """Replace the spaces in a name by no-break spaces, except those after a middle dot between two
+    parts of the name and those after a comma between two options."""
     return "\u00a0· ".join(re.sub("(?<!,) ", "\u00a0", part) for part in name.split(" · "))
 
 
 def paired(cell: str) -> str:
-    """Put no-break spaces into a figure, except before its interval or its n."""
+    """Replace the spaces in a table cell by no-break spaces, so that lines break only before an
+    interval or `(n = ...)`."""
     parts = r"\[[^\]]*\](?: \S+)?|\(n = \d+\)|(?<=\d) (?=[^\W\d]|%)"
     return re.sub(parts, lambda found: found[0].replace(" ", "\u00a0"), cell)
 
@@ -156,11 +161,13 @@ _SIZES: dict[str, tuple[tuple[float, float, str], ...]] = {
         for unit in ("FLOP/s", "B/s")
     },
 }
-"""Unit of a metric -> (least value, multiple, name) of each multiple of the unit."""
+"""Unit of a metric -> its multiples, the largest first, as (smallest value that is written in the
+multiple, size of the multiple, name of the multiple)."""
 
 
 def writer(unit: Unit, values: Iterable[float | None]) -> Writer:
-    """The format for a column of a table, in the multiple of `unit` that suits the median value."""
+    """The format for a column of a table with `values`, in the multiple of `unit` that suits the
+    median of their absolute values."""
     if unit not in _SIZES:
         return percent if unit == "share" else number
     known = sorted(abs(value) for value in values if value is not None)

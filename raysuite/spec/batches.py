@@ -18,8 +18,8 @@ class AutoBatch(Options):
     """`largest`: the largest number of samples per pass that fits into memory. `fastest`: the
     smallest micro-batch whose mean throughput is within 5 % of the highest."""
     at_most: int | None = Field(default=None, ge=1)
-    """Largest micro-batch to try; default: a worker's share of the global batch or, if this is not
-    given, of the training set."""
+    """Largest micro-batch to try, in samples; default: a worker's share of the global batch or, if
+    the spec has no global batch, of the training set."""
 
     def __str__(self) -> str:
         return AUTO

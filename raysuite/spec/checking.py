@@ -17,12 +17,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(data: Mapping[str, Any], place: Place) -> ExperimentSpec:
-    """`data` as an ExperimentSpec. Raises SpecError with every mistake in it."""
+    """`data` as an ExperimentSpec. Raises SpecError with all mistakes in `data`."""
     return validate_as(ExperimentSpec, data, place)
 
 
 def validate_as(model: type[Model], data: Mapping[str, Any], place: Place) -> Model:
-    """`data` as an instance of `model`. Raises SpecError with every mistake in it."""
+    """`data` as an instance of `model`. Raises SpecError with all mistakes in `data`."""
     try:
         return model.model_validate(dict(data))
     except ValidationError as error:
@@ -107,7 +107,8 @@ def _mistake(finding: Any, place: Place, root: type[BaseModel]) -> Mistake:
 
 
 def _others_with(root: type[BaseModel], path: KeyPath, models: list[type[BaseModel]]) -> list[str]:
-    """Names of other blocks that are valid in place of `models` and have the last key of `path`."""
+    """Names of the blocks that are valid in place of `models` and that, unlike `models`, have the
+    last key of `path`."""
     options = [root]
     for part in path[:-1]:
         options = _below(options, str(part))
@@ -150,7 +151,8 @@ def _message(
 
 
 _NAME_RULE = (
-    "it should be letters, digits, dots, dashes and underscores, and begin with a letter or digit"
+    "it should consist of letters, digits, dots, dashes and underscores, and begin with a letter "
+    "or digit"
 )
 
 

@@ -21,7 +21,8 @@ from raysuite.spec.datasets import (
 
 
 class FeatureMap(Options):
-    """Names of the features in a TFRecord's Examples."""
+    """Names of the features in the Examples of TFRecords, the first label, and glob patterns of the
+    files."""
 
     image: str = "image/encoded"
     """The feature with the encoded JPEG or PNG."""
@@ -51,10 +52,12 @@ class DataOptions(Options):
     """`folder` of image files, `tfrecord` shards with an index, `idx` (MNIST's), `binary` or
     `pickle` (CIFAR-10's), `text` or `tokens`; default: the data set's usual format."""
     path: str | None = None
-    """The data set's path; default for named data sets: below $RAYSUITE_DATA, where `raysuite data
-    make` writes. It is required for `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or
-    .jpg), `tfrecord`, `text` (train.txt and val.txt, or train/*.txt and val/*.txt) and `tokens`
-    (train.bin and val.bin, or train/*.bin and val/*.bin, and Megatron-LM's .idx)."""
+    """The data set's path. Default for named data sets: the folder NAME-FORMAT, to which `raysuite
+    data make` writes, in $RAYSUITE_DATA or, if this variable is not set, in the folder `datasets`
+    of raysuite's cache. `path` is required for `image_folder` (train/CLASS/*.png and
+    val/CLASS/*.png, or .jpg), `tfrecord`, `text` (train.txt and val.txt, or train/*.txt and
+    val/*.txt) and `tokens` (train.bin and val.bin, or train/*.bin and val/*.bin, and Megatron-LM's
+    .idx)."""
     root: str | None = None
     """Instead of `path`: the folder whose subfolder NAME-FORMAT contains the named data set."""
     image_size: int | None = Field(default=None, ge=1)
@@ -64,14 +67,15 @@ class DataOptions(Options):
     classes: int | None = Field(default=None, ge=1)
     """Number of classes, or vocabulary size; required for `tokens` and `tfrecord`."""
     sequence: int | None = later(None, ge=1)
-    """Tokens in a sequence, for data sets of tokens."""
+    """For data sets of tokens: number of tokens in each sequence."""
     features: FeatureMap = FeatureMap()
-    """Names of a TFRecord's features and files."""
+    """For `tfrecord`: names of the features, the first label, and glob patterns of the files."""
     augment: Literal[Augment, "auto"] = "auto"
     """Random augmentation of each training image in each epoch: `none`, `pad_crop_flip` (a shift by
-    up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
-    `auto`: the recipe of the data set. In your own data set for a task other than classification,
-    only images [C, H, W] with integer masks [H, W] are augmented, each together with its mask."""
+    up to an eighth of the side, and a flip: CIFAR's recipe), `resized_crop_flip` (a random crop,
+    resized, and a flip: ImageNet's recipe); `auto`: the recipe of a named data set, and `none` for
+    all others. In your own data set for a task other than classification, only images [C, H, W]
+    with integer masks [H, W] are augmented, each together with its mask."""
     mean: tuple[float, ...] | None = later(None, min_length=1, max_length=3)
     """Mean of each channel, for pixels in 0..1. It is subtracted from each image. Default: the mean
     of the data set, or ImageNet's for your own images."""
@@ -80,8 +84,8 @@ class DataOptions(Options):
     subtracted; required with `mean`."""
     transform: str | None = later(None, pattern=IMPORT_PATH)
     """Your own `module:function`, called for each image after `augment` and before `mean` and
-    `std`. Arguments: the image, uint8 [size, size, C], and a numpy.random.Generator, or None in
-    validation. It returns an image of the same shape."""
+    `std`. Arguments: the image, uint8 [size, size, C], and a numpy.random.Generator, in place of
+    which validation passes None. The function returns an image of the same shape."""
     bad_samples: Literal["error", "skip"] = "error"
     """Handling of unreadable images. `error`: the run ends at the first unreadable image. `skip`:
     all images are checked before the first epoch, and unreadable images are left out."""
@@ -105,26 +109,32 @@ class DataOptions(Options):
         ]
         formats = self.formats
         if self.format is not None and self.format not in formats:
-            valid = " or ".join(formats) or "none: your own data set needs no format"
+            valid = " or ".join(formats) or "none, because your own data set needs no format"
             wrong.append(f"{self.name} cannot be read as {self.format!r}; valid: {valid}")
         if self.path is not None and (self.name in _WITHOUT_FILES or self.own):
             wrong.append(
-                f"`path` is for data sets on disk; {self.name} is {_WITHOUT_FILES[self.name]}"
+                f"`path` is for data sets on disk; {self.name} is {_WITHOUT_FILES[self.name]}; "
+                "leave it out"
                 if self.name in _WITHOUT_FILES
                 else "`path` is for raysuite's own formats; give the path of your data in `options`"
             )
         if self.root is not None and (self.name not in NAMED or self.path is not None):
-            wrong.append(f"`root` is for {', '.join(NAMED)} without a `path`; leave it out")
+            wrong.append(
+                f"`root` is only for {', '.join(NAMED)}, and only without `path`; leave it out"
+            )
         if self.options and not self.own:
             wrong.append("`options` is only for your own 'module:attribute'; leave it out")
         if self.classes is not None and self.name not in ("tfrecord", "tokens") and not self.own:
-            wrong.append(f"`classes` is known from the files of {self.name}; leave it out")
+            wrong.append(
+                f"`classes` is not for {self.name}, whose number of classes is known; leave it out"
+            )
         if self.of_tokens:
             wrong += [
-                f"`{key}` is for images, and {self.name} has tokens" for key in self.of_images
+                f"`{key}` is for images, but {self.name} has sequences of tokens; leave it out"
+                for key in self.of_images
             ]
         elif self.sequence is not None:
-            wrong.append(f"`sequence` is for tokens: {', '.join(TOKENS)}; leave it out")
+            wrong.append(f"`sequence` is only for {', '.join(TOKENS)}; leave it out")
         lengths = [len(values) for values in (self.mean, self.std) if values is not None]
         if len(lengths) == 1 or len(set(lengths)) > 1:
             wrong.append("give `mean` and `std` together, with one value for each channel")
@@ -159,7 +169,7 @@ class DataOptions(Options):
 
     @property
     def without_files(self) -> str:
-        """The source of the samples if the user need not provide files; else empty."""
+        """Where the samples come from, if the user need not provide files; else empty."""
         return _WITHOUT_FILES.get(self.name, "")
 
     @property

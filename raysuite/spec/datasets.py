@@ -37,7 +37,7 @@ class DatasetFacts:
     image_size: int
     """Side in pixels of the square images that are the network's input."""
     passed_over: int = 0
-    """Number of entries of an image folder's splits that are neither images nor hidden files."""
+    """Number of ignored files and folders in an image folder, without hidden ones."""
     class_names: tuple[str, ...] = ()
     """Names of the classes by label; empty if unknown, as in plans of earlier versions."""
     sequence: Annotated[int, Field(exclude_if=lambda tokens: not tokens)] = 0
@@ -137,7 +137,7 @@ NAMED: dict[str, NamedSet] = {
 }
 
 KNOWN = {"digits": DIGITS} | {name: known.facts for name, known in NAMED.items()}
-"""Data sets whose shape is known without reading files."""
+"""Data sets whose counts, classes and image shape are known without reading files."""
 
 BYTES = 256
 """Vocabulary size of text: each byte is a token."""
@@ -157,8 +157,9 @@ def cache_dir() -> Path:
 
 
 def default_path(name: str, form: str, root: str | None = None) -> Path:
-    """The default folder of a named data set: below `root`, $RAYSUITE_DATA, or the cache's
-    `datasets` folder. `raysuite data make` writes the data set there."""
+    """The default folder of a named data set, to which `raysuite data make` writes: NAME-FORMAT in
+    `root`; if this is None, in $RAYSUITE_DATA; if this is not set either, in the cache's folder
+    `datasets`."""
     folder = root or os.environ.get("RAYSUITE_DATA") or cache_dir() / "datasets"
     return Path(folder).expanduser() / f"{name}-{form}"
 
@@ -200,7 +201,8 @@ def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
 def match_classes(
     known: Sequence[str], whose: str, found: Sequence[str], where: str, remedy: str
 ) -> None:
-    """Raise DataError if the class names `known` (of `whose`) and `found` (in `where`) differ."""
+    """Raise DataError if the class names `known` and `found` differ. In the message, `whose` is the
+    owner of the names `known`, and `where` the place of the names `found`."""
     label = other_class(known, found)
     if label is not None:
         now, then = (
@@ -213,7 +215,7 @@ def match_classes(
 
 
 def distinct_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """Return `names`, the names of classes. Raises DataError if two names are equal."""
+    """Return the class names `names`. Raises DataError if two of them are equal."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise DataError(f"{where}: two classes are called {twice!r}; give each a name of its own")
@@ -221,4 +223,5 @@ def distinct_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
 
 
 CLASSES_FILE = "classes.txt"
-"""File next to TFRecord shards with the names of the classes, one per line, ordered by label."""
+"""Name of the file that lists the names of the classes, one per line, ordered by label. The file is
+next to the TFRecord shards."""

@@ -66,17 +66,17 @@ class Document:
     scaled: dict[str, Any] = field(default_factory=dict)
     """Dotted key -> value, as set by the chosen scale."""
     ended: list[tuple[str, int]] = field(default_factory=list)
-    """(dotted key, number of its values in the matrix), for each key that the command line fixed.
-    """
+    """(dotted key, number of its values in the matrix), for each key of the matrix that the command
+    line sets to one value."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Dotted keys that the scale or the command line set; they are also set in blocks that a
-        matrix or a sweep chooses."""
+        """Dotted key -> value, as set by the scale or on the command line. The values also replace
+        those in blocks that a matrix or a sweep chooses."""
         return {**self.scaled, **self.overrides}
 
     def ended_sweeps(self) -> list[str]:
-        """One sentence for each key of the matrix that the command line fixed."""
+        """One sentence for each key of the matrix that the command line sets to one value."""
         return [
             f"{key}={self.overrides[key]} on the command line replaces the matrix's {count} values "
             f"of {key}"
@@ -96,7 +96,7 @@ class Document:
         return self.file, None
 
     def mistake(self, message: str, *path: str | int) -> Mistake:
-        """The mistake of the key at `path`, with its file and line."""
+        """A Mistake with this message, and with the key, file and line of `path`."""
         file, line = self.place(path)
         return Mistake(message, key=".".join(map(str, path)), file=file, line=line)
 
@@ -130,7 +130,7 @@ def _walk(
 ) -> None:
     if len(lines) > _MOST_VALUES:
         message = (
-            f"has more than {_MOST_VALUES:,} values, those of its aliases included; shorten it"
+            f"has more than {_MOST_VALUES:,} keys and values, with its aliases expanded; shorten it"
         )
         raise SpecError([Mistake(message, file=file)])
     if isinstance(node, yaml.MappingNode):
@@ -163,8 +163,8 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
 def set_key(document: Document, key: str, value: Any) -> None:
     """Set `key`. The matrix then no longer varies `key`, and a sweep no longer searches `key`.
 
-    `matrix.KEY` instead sets the values of KEY in the matrix, and `search.space.KEY` the
-    distribution of KEY; null removes KEY from the search space.
+    If `key` is `matrix.KEY`, `value` is the list of KEY's values in the matrix. If `key` is
+    `search.space.KEY`, `value` is the distribution of KEY; null removes KEY from the search space.
     """
     search = document.data.get("search")
     if key.startswith(SPACE):
@@ -234,7 +234,8 @@ SPACE = "search.space."
 
 
 def set_dimension(search: Any, key: str, dimension: Any) -> dict[str, Any]:
-    """The section `search` with `dimension` for `key`, or without `key` if `dimension` is None."""
+    """The section `search` whose space has `dimension` for `key`, or lacks `key` if `dimension` is
+    None."""
     section = dict(search) if isinstance(search, dict) else {}
     given = section.get("space")
     space = dict(given) if isinstance(given, dict) else {}
@@ -246,7 +247,7 @@ def set_dimension(search: Any, key: str, dimension: Any) -> dict[str, Any]:
 
 
 def end_dimension(search: Any, key: str, value: Any) -> Any:
-    """The section `search` without `key`, which is fixed at `value`.
+    """The section `search` whose space lacks `key`, because `key` now has the single value `value`.
 
     Dimensions whose condition on `key` fails are left out; conditions on `key` that hold are
     removed.
@@ -274,8 +275,9 @@ def end_dimension(search: Any, key: str, value: Any) -> Any:
 def choose_scale(document: Document, scale: str) -> None:
     """Set the keys of `scales.SCALE` in the document, as if each were given on the command line.
 
-    `matrix` replaces the whole matrix, and is set last. The experiment is then named NAME-SCALE, so
-    that its results are kept separate. Raises SpecError for a scale that does not exist.
+    The scale's key `matrix` replaces the whole matrix, and is set last. Unless the scale sets
+    `name`, the experiment is then named NAME-SCALE, so that its results are kept separate. Raises
+    SpecError for a scale that does not exist or is not a mapping.
     """
     scales = document.data.get("scales")
     names = [str(name) for name in scales] if isinstance(scales, dict) else []
@@ -301,8 +303,8 @@ def choose_scale(document: Document, scale: str) -> None:
 
 
 def _path(key: str) -> tuple[str, ...]:
-    """The path of a dotted key in the document; keys of the matrix, and of a sweep's space, are not
-    divided at their dots."""
+    """The path of a dotted key in the document. The part after `matrix.` or `search.space.` is
+    itself a dotted key, and is not divided at its dots."""
     if key.startswith(SPACE):
         return ("search", "space", key.removeprefix(SPACE))
     head, separator, swept = key.partition(".")
@@ -310,7 +312,7 @@ def _path(key: str) -> tuple[str, ...]:
 
 
 def _move_lines(document: Document, source: tuple[str, ...], target: tuple[str, ...]) -> None:
-    """Copy the line numbers of the keys at `source` to those at `target`."""
+    """Give the keys at `target` the line numbers of the keys at `source`."""
     _drop_lines(document, target)
     for path, line in list(document.lines.items()):
         if path[: len(source)] == source:
@@ -325,7 +327,8 @@ def _drop_lines(document: Document, target: tuple[str, ...]) -> None:
 def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Document:
     """Read a spec's YAML, choose a scale, and apply `key=value` overrides; values are YAML too.
 
-    Raises SpecError if the file is missing, is not YAML or is not a mapping, or has no such scale.
+    Raises SpecError if the file is missing, is not YAML, is not a mapping or has no such scale, or
+    if an override is invalid.
     """
     name = str(file)
     try:

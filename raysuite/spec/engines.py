@@ -16,8 +16,8 @@ COMMAND = "{command}"
 class Engine:
     """How an engine runs a command: arguments with placeholders.
 
-    {image} is replaced within an argument. An argument with {binds} is repeated for each bind.
-    {mounts} becomes all binds, separated by commas. {gpus} becomes the arguments for GPUs.
+    {image} within an argument becomes the image. An argument with {binds} is repeated for each
+    bind. {mounts} becomes all binds, separated by commas. {gpus} becomes the arguments for GPUs.
     """
 
     launch: tuple[str, ...] = (COMMAND,)
@@ -25,7 +25,7 @@ class Engine:
     step: tuple[str, ...] = ()
     """Options of srun, if SLURM itself starts the image."""
     gpus: tuple[str, ...] = ()
-    """Arguments for {gpus} if the site has GPUs."""
+    """Arguments for {gpus} if the site has GPUs other than AMD's."""
     rocm: tuple[str, ...] = ()
     """Arguments for {gpus} if the site has AMD's GPUs."""
     sees_home: bool = False
@@ -74,14 +74,15 @@ _FORBIDDEN_IN_BINDS = ',"\\\n\r\0'
 
 
 def checked_bind(bind: str) -> str:
-    """Return the bind. Raises UserError unless the bind is SRC, SRC:DST or SRC:DST:ro."""
+    """Return the bind. Raises UserError unless the bind is SRC, SRC:DST, SRC:DST:ro or SRC:DST:rw,
+    with absolute paths."""
     parts = bind.split(":")
     absolute = all(part.startswith("/") for part in parts[:2])
     mode = len(parts) < 3 or (len(parts) == 3 and parts[2] in ("ro", "rw"))
     if not (absolute and mode) or any(char in bind for char in _FORBIDDEN_IN_BINDS):
         raise UserError(
-            f"got the bind {bind!r}; it should be SRC, SRC:DST or SRC:DST:ro, of absolute "
-            "paths without commas, colons, quotes, backslashes and line ends"
+            f"got the bind {bind!r}; it should be SRC, SRC:DST or SRC:DST:ro (or :rw), with "
+            "absolute paths that contain no comma, colon, double quote, backslash or line end"
         )
     return bind
 

@@ -55,7 +55,7 @@ NOT_IN_A_MATRIX = (
     "task",
     "track",
 )
-"""Keys of the whole experiment, in which its runs cannot differ."""
+"""Keys that have the same value in all runs of an experiment."""
 
 FREE_FORM = (
     "data.options.",
@@ -82,8 +82,8 @@ class ModelOptions(Options):
     weights: str | None = later(None)
     """File with initial weights: a state_dict written by torch.save, such as a run's model.pt, or
     .safetensors. The network's last layer keeps its random initial weights if the file's last layer
-    has another number of classes, or if the file is from a run whose classes have other names. A
-    message at the start of the run then names this layer."""
+    has a different number of classes, or if the file is from a run whose classes have other names.
+    In both cases, a message at the start of the run names the network's last layer."""
     freeze: tuple[str, ...] = later(())
     """Name patterns of parameters that are not trained, such as `layer1.*`. BatchNorm's running
     statistics are still updated in layers with frozen parameters."""
@@ -113,8 +113,8 @@ class MeasureOptions(Options):
     """The measurements of a run."""
 
     warmup_steps: int = Field(default=10, ge=0)
-    """Optimiser steps at the start of the run, and of each further attempt, that are left out of
-    the throughput."""
+    """Number of optimiser steps that are left out of the throughput, at the start of the run and
+    after each restart from a checkpoint."""
     profile: Annotated[Literal["off", "torch", "nsight"], BeforeValidator(off)] = "off"
     """Profile extra steps after the timed training. `torch` records the time shares of computation,
     communication and loading, and a trace; `nsight` profiles the GPU workers with nsys."""
@@ -122,7 +122,7 @@ class MeasureOptions(Options):
     """Number of profiled optimiser steps, after `warmup_steps` steps without the profiler."""
     power: Annotated[Literal["auto", "off"], BeforeValidator(off)] = "auto"
     """`auto`: measure energy and utilisation of GPUs with NVML, and the energy of CPUs with RAPL,
-    if these can be read."""
+    as far as NVML and RAPL can be read."""
     figures: Annotated[tuple[str, ...], BeforeValidator(_several)] = later(())
     """Metrics to measure in each optimiser step, such as `gradient_norm`. Each of them slows down
     the steps, and is therefore measured only if it is listed here."""
@@ -144,7 +144,7 @@ _TRACK: tuple[Logger, ...] = ("mlflow",)
 
 
 def track_of(spec: Mapping[str, Any]) -> Sequence[str]:
-    """The value of `track` in a valid spec, which is given as plain data."""
+    """The value of `track` in `spec`, the plain data of a valid spec."""
     found: Sequence[str] = _several(spec.get("track", _TRACK))
     return found
 
@@ -192,8 +192,9 @@ class ExperimentSpec(Options):
     search: SearchOptions | None = later(None)
     """A sweep: the keys that `raysuite sweep SPEC` varies, and the goal."""
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Other versions of the experiment, chosen by `--scale NAME`: dotted key -> its value in that
-    version. `matrix` replaces the whole matrix, `matrix.KEY` the values of one key."""
+    """Name -> another version of the experiment, chosen by `--scale NAME`. A version is a mapping:
+    dotted key -> its value in that version. Its key `matrix` replaces the whole matrix; its key
+    `matrix.KEY` replaces only the values of KEY."""
     scale: str = ""
     """Name of the chosen version; `--scale` sets it."""
     synthetic_data: dict[str, SyntheticDataOptions] = Field(default_factory=dict)
@@ -219,7 +220,8 @@ class ExperimentSpec(Options):
         ]
         if given:
             raise ValueError(
-                f"`script` cannot be combined with {', '.join(given)}; leave out one or the other"
+                f"`script` cannot be combined with {', '.join(given)}; leave out `script` or "
+                "the other keys"
             )
         return {**data, **{key: data.get(key, own) for key, own in STANDS_FOR.items()}}
 

@@ -16,13 +16,14 @@ from raysuite.spec.tasks import TASKS
 Schema = dict[str, Any]
 
 SEARCH_BLOCKS = ("searcher", "scheduler")
-"""Keys of `search` with a block that is chosen by its name."""
+"""Keys of `search` whose value is a block that is chosen by its name."""
 
 
 def spec_schema() -> Schema:
     """JSON Schema (draft 2020-12) of a spec as users write it, including shorthand and matrix.
 
-    It has the types of each key. Rules that involve several keys are checked by `raysuite plan`.
+    It has the types of each key's value. Rules that involve several keys are checked only by
+    `raysuite plan`.
     """
     schema = ExperimentSpec.model_json_schema(schema_generator=DescribedSchema)
     blocks, keys = schema["$defs"], schema["properties"]
@@ -59,19 +60,20 @@ def spec_schema() -> Schema:
 
 
 def blocks_under(schema: Schema, key: str) -> list[Schema]:
-    """The blocks of options that a key of the whole spec can have."""
+    """The schemas of the blocks of options that are valid for a top-level key of the spec."""
     return blocks_of(schema, schema["properties"][key])
 
 
 def blocks_of(schema: Schema, prop: Schema) -> list[Schema]:
-    """The blocks of options that a key's value can be."""
+    """The schemas of the blocks of options that are valid for a key with the schema `prop`."""
     choices = [prop, *prop.get("oneOf", []), *prop.get("anyOf", [])]
     names = [choice["$ref"].rpartition("/")[2] for choice in choices if "$ref" in choice]
     return [schema["$defs"][name] for name in names]
 
 
 def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
-    """Schema of a block that is chosen by name; its name alone is valid if no key is required."""
+    """Schema of a block that is chosen by its name. The name alone is valid too, if the block
+    requires no other key."""
     if len(choices) > 1:
         for block in choices:  # the name chooses the block, so it is required
             if block["properties"]["name"].get("const") != UNNAMED_OPTIMIZER:
@@ -97,7 +99,7 @@ def _with_auto(prop: Schema) -> None:
 
 
 def _matrix(schema: Schema) -> Schema:
-    """The JSON Schema of `matrix`: dotted keys, each with a list of values that it may have."""
+    """The JSON Schema of `matrix`: dotted key -> schema of the list of the key's values."""
     sweeps: dict[str, list[Schema]] = {}
     for key, prop in schema["properties"].items():
         if key not in NOT_IN_A_MATRIX:
@@ -122,7 +124,7 @@ def _matrix(schema: Schema) -> Schema:
         "patternProperties": {
             f"^({free})[^,]*$": {"type": "array", "minItems": 1},
             "^[^,]+(,[^,]+)+$": {
-                "description": "Keys that go together, and a list of values for each combination.",
+                "description": "Keys that vary together; each item has one value per key.",
                 "type": "array",
                 "minItems": 1,
                 "items": {"type": "array", "minItems": 2},
@@ -133,7 +135,7 @@ def _matrix(schema: Schema) -> Schema:
 
 
 def _given_or_swept(key: str) -> Schema:
-    """Require a block, unless the matrix or a sweep's space has it, or a script replaces it."""
+    """Require a block, unless the matrix or the search space has it, or a script replaces it."""
     swept = {"properties": {"matrix": {"required": [key]}}, "required": ["matrix"]}
     space = {"properties": {"space": {"required": [key]}}, "required": ["space"]}
     searched = {"properties": {"search": space}, "required": ["search"]}

@@ -65,10 +65,12 @@ class NativeOptions(_LoaderOptions):
     processes: int = Field(default=0, ge=0)
     """Loading processes per worker, instead of threads. If both are 0, the worker itself loads."""
     prefetch: int = Field(default=2, ge=1)
-    """Batches that each loading process, or all threads together, keep ready."""
+    """Number of batches that each loading process, or all threads together, keep ready; threads
+    keep further batches ready if some threads would otherwise be idle."""
     decode: Decode = "exact"
     """`exact`: the same pixels as every other loader; `scaled`: a JPEG that is resized to half its
-    size or less is decoded at 1/2 to 1/8 of its size, and its pixels differ."""
+    size or less is decoded at 1/2 to 1/8 of its size, so that its pixels differ from those
+    of other loaders."""
     transport: Literal["auto", "uint8", "float32"] = "auto"
     """Type of the images that are loaded ahead: `uint8` pixels, which the device normalises, or
     normalised `float32` values; `auto`: float32 for threads without a GPU, else uint8."""
@@ -77,8 +79,8 @@ class NativeOptions(_LoaderOptions):
     def _one_kind(self) -> NativeOptions:
         if self.threads and self.processes:
             raise ValueError(
-                f"threads is {self.threads} and processes is {self.processes}; valid: one of "
-                "them; leave the other out"
+                f"threads is {self.threads} and processes is {self.processes}; set only one "
+                "of them, and leave the other out"
             )
         return self
 
@@ -95,7 +97,7 @@ class DaliOptions(_LoaderOptions):
     device: Literal["cpu", "gpu"] = "cpu"
     """The device that decodes and normalises images."""
     threads: int = Field(default=1, ge=1)
-    """CPU threads of the pipeline per worker."""
+    """Number of CPU threads in each worker's pipeline."""
     prefetch: int = Field(default=2, ge=1)
     """Batches that the pipeline keeps ready."""
 
@@ -117,7 +119,8 @@ class MemoryOptions(_LoaderOptions):
     """Threads per worker that crop and resize; 0: the worker itself crops and resizes, when it
     needs a batch. At the start, all cores decode the data set."""
     prefetch: int = Field(default=2, ge=1)
-    """Batches that each worker keeps ready."""
+    """Number of batches that each worker keeps ready, and at least one per thread; not used with 0
+    threads."""
 
 
 SMALL = 2**28
@@ -129,7 +132,8 @@ _OF_ONE_SIZE = ("idx", "binary", "pickle")
 
 class AutoOptions(_LoaderOptions):
     """Chooses `memory` if the decoded data set is known to be small (MNIST, CIFAR-10, digits), else
-    `native`, both with `threads: 0`; the plan states its choice. Both deliver equal batches."""
+    `native`, both with `threads: 0`; the plan states the chosen loader. Both loaders deliver equal
+    batches."""
 
     implementation = NativeOptions.implementation
     tensors = NativeOptions.tensors
@@ -145,8 +149,8 @@ class AutoOptions(_LoaderOptions):
 
 class SyntheticOptions(_LoaderOptions):
     """Passes the same batch to each step, without loading, to measure the throughput of training
-    alone, which no loader can exceed. The batch has random tensors, or the first samples of your
-    own data set if these are not images. Metrics and losses are meaningless."""
+    alone, which no loader can exceed. The batch has random tensors or, for your own data set
+    whose samples are not images, its first samples. Metrics and losses are meaningless."""
 
     implementation = "raysuite.data.loaders.synthetic:SyntheticLoader"
     tensors = implementation
@@ -169,8 +173,8 @@ class RayDataOptions(_LoaderOptions):
     tasks: int = Field(default=1, ge=1)
     """Ray tasks per worker that decode at the same time, each on one core."""
     images_per_task: int = Field(default=128, ge=1)
-    """A task loads whole batches until it has this many images or other samples. Each task has an
-    overhead of about 10 ms in Ray."""
+    """Largest number of images or other samples that a task loads. A task loads whole batches, and
+    at least one batch of any size. Each task has an overhead of about 10 ms in Ray."""
     prefetch: int = Field(default=2, ge=1)
     """Batches that each worker keeps ready."""
 

@@ -17,8 +17,8 @@ class _Optimizer(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     whole: ClassVar[str] = ""
-    """Why the optimiser cannot update weights that a framework flattens and shards, as a text that
-    follows `NAME needs` in messages; empty if it can."""
+    """What the optimiser needs and cannot get from weights that a framework flattens and shards, as
+    a text after `NAME needs` in messages; empty if the optimiser can update such weights."""
     updates_in_bf16: ClassVar[bool] = False
     """Whether updates are rounded to bf16, whatever the precision of the training."""
     averages: ClassVar[bool] = False
@@ -31,14 +31,16 @@ class _Optimizer(Options):
     lr: float = Field(gt=0)
     """Learning rate after the warm-up, before it is scaled by `lr_scaling`."""
     lr_reference_batch: int | None = Field(default=None, ge=1)
-    """The global batch for which `lr` is given; null: `lr` is used for every global batch."""
+    """The global batch size for which `lr` is given; null: `lr` is used for every global batch
+    size."""
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
-    """How the learning rate grows with the ratio of the global batch to `lr_reference_batch`:
-    linearly, with the square root, or not at all."""
+    """How the learning rate grows with the ratio of the global batch size to `lr_reference_batch`:
+    linearly, with the square root of the ratio, or not at all."""
     weight_decay: float = Field(ge=0)
     """Strength of the decay of weights towards zero."""
     decay_bias_and_norm: bool
-    """Also decay biases and normalisation layers: all one-dimensional parameters."""
+    """Apply the weight decay also to biases and normalisation layers: all parameters of at most one
+    dimension."""
     # left out if empty, so that runs keep their ids
     lr_factors: dict[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict, exclude_if=lambda factors: not factors
@@ -54,11 +56,14 @@ class _Optimizer(Options):
     @model_validator(mode="after")
     def _sqrt_needs_a_reference(self) -> Self:
         if self.lr_scaling == "sqrt" and self.lr_reference_batch is None:
-            raise ValueError("lr_scaling sqrt needs lr_reference_batch, the global batch for lr")
+            raise ValueError(
+                "lr_scaling `sqrt` needs lr_reference_batch, the global batch size for lr"
+            )
         return self
 
     def peak_lr(self, global_batch: int) -> float:
-        """The rate after the warm-up, scaled to steps of `global_batch` samples."""
+        """The learning rate after the warm-up, scaled by `lr_scaling` to steps of `global_batch`
+        samples."""
         if self.lr_reference_batch is None or self.lr_scaling == "none":
             return self.lr
         growth = global_batch / self.lr_reference_batch
@@ -97,10 +102,11 @@ class LarsOptions(_Optimizer):
     weight_decay: float = Field(default=5e-4, ge=0)
     """weight_decay * weight is added to each gradient (default: You et al. 2017)."""
     decay_bias_and_norm: bool = False
-    """Also decay one-dimensional parameters, and scale their updates by their norms."""
+    """Also decay biases and normalisation layers, and scale the update of each by the norm of the
+    parameter."""
     trust_coefficient: float = Field(default=0.001, gt=0)
-    """Norm of a tensor's update relative to the tensor's norm, at a learning rate of 1 and without
-    momentum (default: You et al. 2017)."""
+    """Norm of a weight tensor's update, divided by the norm of the tensor, at a learning rate of 1,
+    without momentum and weight decay (default: You et al. 2017)."""
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -114,13 +120,15 @@ class LambOptions(_Optimizer):
     name: Literal["lamb"] = "lamb"
     lr: float = Field(default=1e-3, gt=0)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """Decay of the running means of the gradient and of its square."""
+    """Decay rates of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0)
-    """Added to the divisor of each update, which is the root of the gradient's mean square."""
+    """Added to the root of the running mean of the gradient's square, by which each update is
+    divided."""
     weight_decay: float = Field(default=0.01, ge=0)
     """weight_decay * weight is added to each update (default: You et al. 2020)."""
     decay_bias_and_norm: bool = False
-    """Also decay one-dimensional parameters, and scale their updates by their norms."""
+    """Also decay biases and normalisation layers, and scale the update of each by the norm of the
+    parameter."""
 
 
 class AdamWOptions(_Optimizer):
@@ -129,9 +137,10 @@ class AdamWOptions(_Optimizer):
     name: Literal["adamw"] = "adamw"
     lr: float = Field(default=1e-3, gt=0)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """Decay of the running means of the gradient and of its square."""
+    """Decay rates of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
-    """Added to the divisor of each update, which is the root of the gradient's mean square."""
+    """Added to the root of the running mean of the gradient's square, by which each update is
+    divided."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = True
@@ -149,10 +158,12 @@ class ScheduleFreeOptions(_Optimizer):
     name: Literal["schedule_free"] = "schedule_free"
     lr: float = Field(default=2.5e-3, gt=0)
     betas: tuple[Annotated[float, Field(gt=0, lt=1)], Beta] = (0.9, 0.999)
-    """First value: share of the averaged weights in the weights at which gradients are computed.
-    Second value: decay of the running mean of the gradient's square."""
+    """First value: share of the averaged weights in the weights at which gradients are computed;
+    the rest is the share of the latest weights. Second value: decay rate of the running mean of the
+    gradient's square."""
     eps: float = Field(default=1e-8, gt=0)
-    """Added to the divisor of each update, which is the root of the gradient's mean square."""
+    """Added to the root of the running mean of the gradient's square, by which each update is
+    divided."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Each step subtracts learning rate * weight_decay * weight from each weight."""
     decay_bias_and_norm: bool = True
@@ -174,21 +185,21 @@ class MuonOptions(_Optimizer):
     lr: float = Field(default=1e-3, gt=0)
     """Learning rate after the warm-up, before `lr_scaling`; AdamW uses the same rate."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
-    """Decay of the running mean of the gradient."""
+    """Decay rate of the running mean of the gradient."""
     nesterov: bool = True
     """Use Nesterov's momentum."""
     adjust_lr: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
-    """How a matrix's learning rate depends on its shape. `match_rms_adamw` makes updates as large
-    as AdamW's, so that Muon and AdamW can use the same rate; `original` is the factor of Muon's
-    authors."""
+    """How the learning rate of a matrix depends on the shape of the matrix. `match_rms_adamw`: so
+    that updates are as large as AdamW's, and Muon and AdamW can use the same rate; `original`: by
+    the factor of Muon's authors."""
     adamw: tuple[str, ...] = OUTER
-    """Name patterns of matrices that AdamW updates too, as is usual for embeddings and the last
-    layer."""
+    """Name patterns of matrices that AdamW updates instead of Muon, as is usual for embeddings and
+    the last layer."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """For AdamW: decay of the running means of the gradient and of its square."""
+    """For AdamW: decay rates of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
-    """For AdamW: added to the divisor of each update, which is the root of the gradient's mean
-    square."""
+    """For AdamW: added to the root of the running mean of the gradient's square, by which each
+    update is divided."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = False
@@ -217,7 +228,7 @@ OptimizerOptions = Annotated[
 
 class _Schedule(Options):
     warmup_epochs: float = Field(default=0.0, ge=0)
-    """Epochs in which the rate rises linearly to its full value."""
+    """Number of epochs at the start in which the rate rises linearly to its full value."""
 
 
 class ConstantOptions(_Schedule):
@@ -253,7 +264,8 @@ class ExponentialOptions(_Schedule):
 
 
 class PolynomialOptions(_Schedule):
-    """The rate falls to `min_factor` times the full rate, by a power of the share of steps left."""
+    """The rate falls from the full rate to `min_factor` times the full rate, in proportion to a
+    power of the share of steps left."""
 
     name: Literal["polynomial"] = "polynomial"
     power: float = Field(default=2.0, gt=0)

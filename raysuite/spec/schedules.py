@@ -36,8 +36,8 @@ class Operation:
     """Number of the stage, counted from 0 in the order of the network."""
     version: int = 0
     """Number of updates, since the schedule's first step, that the weights of this pass include.
-    Both passes of a micro-batch through a stage have equal versions. For an update: the number of
-    updates before it."""
+    Both passes of a micro-batch through a stage use the same version. For an update: the number of
+    earlier updates of the stage."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Schedule:
     micro_batches: int
     """Number of micro-batches in a step. A step ends with one update of every stage."""
     replicas: tuple[int, ...] = (1,)
-    """Number of workers of each part of the network. A part's workers take the micro-batches in
-    turn."""
+    """Number of workers of each stage; in interleaved_1f1b, the number 1 for each worker. The
+    workers of a stage take the micro-batches in turn."""
     chunks: int = 1
     """Number of stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
     ..."""
@@ -71,7 +71,8 @@ class Schedule:
         return sum(self.replicas)
 
     def place(self, worker: int) -> tuple[int, int]:
-        """Return a worker's first stage, and the worker's number within this stage."""
+        """Return the first stage of a worker, and the worker's number among the workers of this
+        stage."""
         for stage, count in enumerate(self.replicas):
             if worker < count:
                 return stage, worker
@@ -136,7 +137,8 @@ class Schedule:
 
     @property
     def steps_to_fill(self) -> int:
-        """Steps after which an asynchronous pipeline is full; 0 for a synchronous pipeline."""
+        """Number of steps after which an asynchronous pipeline is full; 0 for a synchronous
+        pipeline."""
         if not self.asynchronous:
             return 0
         return max(-(-self.delay(worker) // self._passes(worker)) for worker in range(self.workers))
@@ -144,9 +146,9 @@ class Schedule:
     def version(self, stage: int, micro_batch: int) -> int:
         """Number of updates that are included in the weights that a stage uses for a micro-batch.
 
-        pipedream: all updates of the stage before the forward pass ("weight stashing").
-        pipedream_2bw: all updates before the previous step, in every stage (PipeDream-2BW, section
-        3.1).
+        pipedream: the stage's updates before the forward pass ("weight stashing"). pipedream_2bw:
+        the updates of all steps before the previous step, in every stage (PipeDream-2BW, section
+        3.1). Other schedules: the updates of all earlier steps.
         """
         step = micro_batch // self.micro_batches
         if self.name == "pipedream_2bw":
@@ -158,7 +160,7 @@ class Schedule:
         return max(before, 0) // self._passes(worker)
 
     def _passes(self, worker: int) -> int:
-        """Number of a worker's forward passes in a step, equal to that of its backward passes."""
+        """Number of forward passes of a worker in a step; it makes as many backward passes."""
         return self.micro_batches * self.chunks // self.replicas[self.place(worker)[0]]
 
     def _backward(self, worker: int, number: int) -> Iterator[Operation]:
@@ -228,8 +230,8 @@ def timeline(
     """Begin and end of each operation, [workers][operations]. An operation begins as soon as its
     worker is free and its input is available.
 
-    Transfers take no time. The workers of one stage update it together. Raises ValueError if every
-    worker waits for another.
+    Transfers take no time. The workers of one stage update its weights at the same time. Raises
+    ValueError if every worker waits for another worker.
     """
     found: list[list[Slot]] = [[] for _ in schedule]
     ends: dict[tuple[str, int, int], float] = {}
@@ -270,7 +272,7 @@ def timeline(
 
 
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
-    """The idle share of the workers' time in a result of `timeline`.
+    """The share of all workers' time in which they are idle, for a result of `timeline`.
 
     It is (W - 1) / (W - 1 + m) for gpipe and 1f1b with W stages and m micro-batches (Huang et al.
     2019, "GPipe", section 2.3), 1 - 1 / W for model parallelism, (W - 1) / (W - 1 + v m) for

@@ -63,7 +63,10 @@ def fill(text: str, names: Mapping[str, int]) -> str:
 
 
 def value_of(expression: str, names: Mapping[str, int]) -> float:
-    """The value of arithmetic on numbers and `names`. Raises ValueError for anything else."""
+    """The value of an arithmetic expression of numbers and `names`.
+
+    Raises ValueError for any other text, for a division by zero, and for a value beyond 10^15.
+    """
     if len(expression) > _MOST_CHARACTERS:
         raise _NoArithmeticError(expression)
     try:
@@ -79,7 +82,9 @@ def value_of(expression: str, names: Mapping[str, int]) -> float:
     except (ZeroDivisionError, OverflowError) as error:
         raise ValueError(f"{{{expression}}}: {error}; change the expression") from error
     if not abs(value) <= _MOST:
-        raise ValueError(f"{{{expression}}} is {value:.3g}; it should be at most {_MOST:.0e}")
+        raise ValueError(
+            f"{{{expression}}} is {value:.3g}; its absolute value should be at most {_MOST:.0e}"
+        )
     return value
 
 
@@ -92,7 +97,7 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> float:
         case ast.Name(id=name):
             raise ValueError(
                 f"{{{name}}}: unknown name {name!r}; a placeholder is arithmetic on numbers and "
-                f"{' and '.join(names)}; write {{{{ }}}} for literal braces"
+                f"the names {' and '.join(names)}; write {{{{ }}}} for literal braces"
             )
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             value: float = _BINARY[type(op)](_value(left, names), _value(right, names))
@@ -110,13 +115,14 @@ def _written(value: float) -> str:
 
 
 def _or_text(schema: dict[str, Any]) -> None:
-    """Change a list's schema so that one string, which is split as by a shell, is valid too."""
+    """Change the JSON schema of a list of words: a string, to be split into words, is valid too."""
     words = {key: schema.pop(key) for key in ("type", "items", "minItems") if key in schema}
     schema["anyOf"] = [{"type": "string"}, words]
 
 
 def numbers_of(workers: int, nodes: int = 1) -> dict[str, int]:
-    """The values for placeholders. The number of nodes is known only when the run begins."""
+    """The values of the names in placeholders. `nodes` is 1 until the run begins, because the
+    number of nodes is not known before."""
     return {"workers": workers, "nodes": nodes}
 
 
@@ -132,12 +138,12 @@ class ScriptOptions(Options):
     environment: dict[str, Any] = Field(default_factory=dict)
     """Environment variables of the script's processes; null leaves a variable as it is."""
     samples_per_step: int | str | None = None
-    """Samples of an optimiser step over all workers, or an expression such as `32 * workers`;
-    default: counted in the batches that the script reads from its DataLoader."""
+    """Number of samples of an optimiser step, over all workers, or an expression such as
+    `32 * workers`; default: counted in the batches that the script reads from its DataLoader."""
     check: int = later(0, ge=0)
     """The parameters of all ranks are compared after each of the first `check` steps."""
     stall_s: float = Field(default=1800.0, gt=0)
-    """A run is ended as hanging if no rank makes a step for this many seconds."""
+    """A run is ended if no rank takes a step for this many seconds, because a rank may hang."""
 
     @field_validator("command", mode="before")
     @classmethod
@@ -190,7 +196,7 @@ class ScriptOptions(Options):
 
     def variables(self, names: Mapping[str, int]) -> dict[str, str]:
         """The environment that the run sets. Raises ValueError for a wrong placeholder, and for a
-        variable that would have no effect."""
+        variable that the launcher sets itself."""
         if own := LAUNCHERS_OWN.intersection(self.environment):
             raise ValueError(f"{min(own)} is set for each rank by the launcher; leave it out")
         return {
@@ -222,6 +228,6 @@ STANDS_FOR: dict[str, dict[str, Any]] = {
     "data": {"name": "script:main", "image_size": 1},
     "training": {"epochs": 1, "batch_per_worker": 1, "checkpoint_every": 0},
 }
-"""Block of a spec that a script replaces -> its placeholder values in the plan."""
+"""Block of a spec that a script replaces -> values that the plan uses for the block instead."""
 EXCLUDED = ("loader", "strategy", "optimizer", "schedule", "search", "synthetic_data")
 """Blocks that cannot be combined with a script."""

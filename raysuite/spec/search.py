@@ -47,7 +47,8 @@ LISTED: tuple[Kind, ...] = ("choice", "grid")
 
 
 class Dimension(Options):
-    """The distribution from which a key's value is drawn, and the condition for drawing it."""
+    """The distribution from which the values of a key are drawn, and the conditions (`when`) under
+    which they are drawn."""
 
     uniform: list[float] | None = Field(default=None, min_length=2, max_length=2)
     """[low, high]: numbers with a uniform distribution."""
@@ -82,9 +83,9 @@ class Dimension(Options):
     """Each drawn trial is repeated with every one of these values, which may be whole blocks; also
     written `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
-    """Condition: it maps the key of another `choice` or `grid` to the value, or block name, that
-    the other key must have. This key is drawn only if the condition holds; otherwise it keeps the
-    spec's value."""
+    """Conditions: another key of the space, with `choice` or `grid` -> the value that it must have;
+    for a block, its name. A value is drawn only if all conditions hold; otherwise the value in the
+    spec is used."""
 
     @model_validator(mode="before")
     @classmethod
@@ -228,22 +229,23 @@ class AshaScheduler(Options):
 
     name: Literal["asha"] = "asha"
     grace_epochs: int = Field(default=1, ge=1)
-    """Epochs until the first rung; no trial ends before it."""
+    """Number of epochs before the first rung; no trial ends before it."""
     reduction_factor: float = Field(default=3, gt=1)
-    """The best 1/`reduction_factor` of the trials at a rung continue. A rung has `reduction_factor`
-    times the epochs of the previous rung."""
+    """The best 1/`reduction_factor` of the trials at a rung continue. Each rung comes after
+    `reduction_factor` times as many epochs as the previous rung."""
     brackets: int = Field(default=1, ge=1)
-    """Number of brackets that trials are distributed over; a bracket's first rung is one rung later
-    than in the previous bracket."""
+    """Number of brackets that trials are distributed over; a bracket's first rung is the second
+    rung of the previous bracket."""
 
 
 class MedianScheduler(Options):
-    """A trial ends if its best value is worse than the median of the other trials' means so far
-    (Golovin et al. 2017, section 3.2.2)."""
+    """After each epoch, a trial ends if its best value so far is worse than the median of the other
+    trials' means; the mean of a trial is taken over its values up to the same epoch (Golovin et al.
+    2017, section 3.2.2)."""
 
     name: Literal["median"] = "median"
     grace_epochs: int = Field(default=1, ge=1)
-    """No trial ends before this many epochs."""
+    """No trial ends before this many epochs; the means leave out the epochs before it."""
     min_trials: int = Field(default=3, ge=1)
     """Number of other trials that must reach an epoch before a trial can end there."""
 
@@ -259,13 +261,14 @@ class PbtScheduler(Options):
     quantile: float = Field(default=0.25, gt=0, le=0.5)
     """Share of the trials that are replaced at a comparison: the worst trials copy the weights of
     equally many best trials. The number of replaced trials is rounded up, but is at most half of
-    all (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
+    all (default: as in Ray Tune; the paper's truncation selection uses 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
     """Probability that a value is drawn again instead of derived from the better trial's value
-    (default: Ray Tune's)."""
+    (default: as in Ray Tune)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
     """A number is multiplied by one of these factors, with equal probability, and limited to its
-    range (default: the paper's factors). A value of a `choice` moves to a neighbour in the list."""
+    range (default: the factors of the paper). A value of a `choice` moves to a neighbour in the
+    list."""
 
 
 SearcherOptions = Annotated[

@@ -37,8 +37,8 @@ def read_search(document: Document) -> SearchOptions:
     """The `search` section of a document. Raises SpecError with every mistake in it."""
     given = document.data.get("search")
     if not isinstance(given, dict):
-        said = "is missing: a sweep needs it" if given is None else f"got {given!r}"
-        message = f"{said}; it should name what is varied: search: {{trials: 10, space: {{...}}}}"
+        said = "is missing, but a sweep needs it" if given is None else f"got {given!r}"
+        message = f"{said}; give the keys to vary, as in search: {{trials: 10, space: {{...}}}}"
         raise SpecError([document.mistake(message, "search")])
     space = given.get("space")
     space = space if isinstance(space, dict) else {}
@@ -120,7 +120,7 @@ def _conditions(space: Mapping[str, Dimension], given: set[str]) -> Iterator[Fin
             if parent is None or parent.kind not in LISTED:
                 valid = [each for each in listed if each != key]
                 hint = suggest(other, valid) if valid else "this space has none"
-                yield path, f"a condition must name another `choice` or `grid` of the space; {hint}"
+                yield path, f"a condition must name another key with `choice` or `grid`; {hint}"
             elif name_of(wanted) not in (names := [name_of(v) for v in parent.arguments]):
                 valid_values = ", ".join(map(str, names))
                 yield path, f"{other} is never {wanted!r}; valid: {valid_values}"
@@ -151,15 +151,15 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
     trials = math.prod(len(each.arguments) for each in space.values() if each.kind in crossed)
     trials *= rest.trials or 1
     if trials > MOST_RUNS:
-        message = f"up to {trials:,} trials; at most {MOST_RUNS:,} are planned"
-        yield ("search", "space"), f"{message}: leave values out, or draw some of them"
+        message = f"up to {trials:,} trials; at most {MOST_RUNS:,} are allowed; give fewer"
+        yield ("search", "space"), f"{message} values or trials, or searcher random with `choice`"
     if searcher == "optuna":
         for key, dimension in space.items():
             if dimension.kind == "grid":
                 message = f"{searcher} chooses each trial separately; write `choice`, not `grid`"
                 yield ("search", "space", key), message
     if len(rest.wanted) > 1 and scheduler != "none":
-        message = f"{scheduler} compares trials by one figure; give one goal, or scheduler: none"
+        message = f"{scheduler} compares trials by one goal; give one goal, or scheduler: none"
         yield ("search", "scheduler"), message
 
 
@@ -177,7 +177,7 @@ def _target(document: Document, rest: SearchOptions, space: Mapping[str, Any]) -
         yield ("search", where), f"{timed} needs training.{key}; set it"
     for searched in space:
         if str(searched).partition(".")[0] == "task":
-            message = "trials of different tasks cannot be compared; leave it out"
+            message = "trials of different tasks cannot be compared; leave this key out"
             yield ("search", "space", searched), message
 
 
@@ -224,7 +224,8 @@ def population_findings(
     if space and all(key in KEPT for key in space):
         yield (
             ("search", "space"),
-            f"pbt needs a key that may change; give one of {', '.join(CHANGED)}",
+            "pbt needs at least one key that may change during training; add one of "
+            f"{', '.join(CHANGED)} to search.space",
         )
     if len(search.wanted) > 1 or search.wanted[0] not in QUALITY:
         where = "goals" if search.goals else "goal"

@@ -49,8 +49,9 @@ class MlflowOptions(Options):
     def _belongs_together(self) -> MlflowOptions:
         if (self.backend == "postgresql") != (self.url_file is not None):
             raise ValueError(
-                f"backend is {self.backend} and url_file is {self.url_file}; postgresql needs "
-                "url_file, the path of a file with its URL; sqlite needs none"
+                f"backend is {self.backend} and url_file is {self.url_file}; for backend "
+                "postgresql, url_file should be the path of a file with the server's URL; for "
+                "backend sqlite, leave url_file out"
             )
         return self
 
@@ -74,11 +75,11 @@ class _Site(Options):
     """The container engine. `srun_environment` (environment definition files, as at CSCS) and
     `pyxis` are options of srun."""
     launch: tuple[Line, ...] = ()
-    """Instead of an engine: the command line that runs a command on a node. It contains {command}
-    and {image}. Arguments with {binds} are repeated for each bind; {mounts} becomes all binds,
-    separated by commas."""
+    """Instead of an engine: the command line that runs a command on a node. It contains {command},
+    and also {image} if `image` is given. Arguments with {binds} are repeated for each bind;
+    {mounts} becomes all binds, separated by commas."""
     image: Image | None = None
-    """The image in which the cluster runs, in its engine's notation (for apptainer the path of a
+    """The image in which the cluster runs, in the engine's notation (for apptainer, the path of a
     SIF); default: the machine's own software."""
     binds: tuple[Bind, ...] = ()
     """Folders to mount into the image: SRC, SRC:DST or SRC:DST:ro, with absolute paths."""
@@ -189,7 +190,8 @@ class SlurmSite(_Site):
     time: SlurmTime | None = None
     """Time limit: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
     nodes: NodeCount = 1
-    """Number of nodes, unless `cluster up --nodes` gives it; `2-4` takes as many as are free."""
+    """Number of nodes, unless `cluster up --nodes` gives it; `2-4`: from 2 to 4, as many as are
+    free."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPUs requested on each node; default: all if the nodes are exclusive, else one."""
     gpus_per_node: int = Field(default=0, ge=0)
@@ -211,9 +213,9 @@ class SlurmSite(_Site):
     requeue: bool = False
     """Requeue the cluster's job if a node that it depends on fails, or if the job is preempted."""
     head_restarts: int = Field(default=2, ge=0)
-    """How many times the cluster is restarted within the allocation after its head died."""
+    """Largest number of restarts of the cluster within the allocation after its head died."""
     sbatch_lines: tuple[SbatchLine, ...] = ()
-    """Further lines, copied unchanged, such as `#SBATCH --mail-type=END`."""
+    """Further lines of the batch script, copied unchanged, such as `#SBATCH --mail-type=END`."""
     srun_lines: tuple[SrunLine, ...] = ()
     """Further options of the one `srun` that starts the cluster, such as `--mpi=cray_shasta`."""
 
@@ -290,8 +292,9 @@ class HostsSite(_Site):
     """A file with one host per line; text after the name is ignored."""
     launcher: str | tuple[Line, ...] = "ssh"
     """The program that starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec, or
-    your own command line. Your own command line contains {command}, or {line} if a shell reads it,
-    and {host} or {index} (the host's position in the list)."""
+    your own command line. Your own command line contains {host} or {index} (the host's position in
+    the list, counted from 0), and also {command}, or {line} if the program passes the command to a
+    shell."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPUs that Ray schedules on each host; default: those of the host."""
     gpus_per_node: int | None = Field(default=None, ge=0)
@@ -301,7 +304,7 @@ class HostsSite(_Site):
     warn_seconds: int = Field(default=120, ge=1, le=65535)
     """Runs are asked to write a checkpoint and stop this many seconds before the time limit."""
     head_restarts: int = Field(default=2, ge=0)
-    """How many times the cluster is restarted after its head died."""
+    """Largest number of restarts of the cluster after its head died."""
 
     @property
     def has_gpus(self) -> bool:
@@ -317,8 +320,8 @@ class HostsSite(_Site):
         text = " ".join(launcher)
         if (COMMAND in launcher) == ("{line}" in text) or not re.search(r"{host}|{index}", text):
             raise ValueError(
-                f"got {list(launcher)}; one word must be {COMMAND} or, if a shell reads it, "
-                "contain {line}, and a word must contain {host} or {index}"
+                f"got {list(launcher)}; one word must be {COMMAND}, or contain {{line}} if the "
+                "program passes the command to a shell; and a word must contain {host} or {index}"
             )
         return launcher
 
@@ -351,8 +354,8 @@ _KEYS = {
     "gpus_per_node": ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "-G"),
     "exclusive": ("--exclusive",),
 }
-"""Key of a site -> options of sbatch with the same meaning. If a key and its option are given,
-sbatch uses the last of them."""
+"""Key of a site -> options of sbatch with the same meaning. A site with a key and
+one of its options is refused, because sbatch would use only the last of them."""
 
 Site = LocalSite | SlurmSite | HostsSite
 SITES: dict[str, type[Site]] = {"local": LocalSite, "slurm": SlurmSite, "hosts": HostsSite}

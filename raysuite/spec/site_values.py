@@ -69,8 +69,8 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
         name = match[0].strip("${}")
         if not variables.get(name):
             raise UserError(
-                f"{text} cannot be expanded: {name} is not set here; set it, or give a folder "
-                "without $"
+                f"{text} cannot be expanded: {name} is not set on this machine; set it, or give a "
+                "folder without $"
             )
         return variables[name]
 
@@ -197,7 +197,8 @@ Memory = Annotated[
     BeforeValidator(_plain_number),
     _matching(
         r"[0-9]{1,9}[KMGTkmgt]?",
-        "megabytes, a number with a letter such as 480G, or 0 for all memory of the node",
+        "a number of megabytes, a number with a letter such as 480G, or 0 for all memory of the "
+        "node",
     ),
 ]
 SbatchLine = Annotated[

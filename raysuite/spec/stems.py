@@ -101,9 +101,9 @@ def family(name: str) -> str:
 
 
 def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | None:
-    """The stem of a model: `wanted`, or the stem for images with this side in pixels.
+    """The stem of a model: `wanted` if it is given, else the stem for images of this size.
 
-    None for a model with a single stem.
+    `image_size` is a side in pixels. None for a model with a single stem.
     """
     if name not in ADAPTING:
         return None
@@ -149,7 +149,7 @@ def misfit(
     if channels not in (3, None):
         return (
             "data.channels",
-            f"torchvision's {name} takes RGB images, and these have {channels} channel; "
+            f"torchvision's {name} takes RGB images, and the images have {channels} channel; "
             "set data.channels to 3",
         )
     return None if image_size is None else _size_misfit(name, image_size)
@@ -161,7 +161,8 @@ def _size_misfit(name: str, image_size: int) -> tuple[str, str] | None:
         near = max(1, round(image_size / step)) * step
         return (
             "data.image_size",
-            f"torchvision's {name} takes multiples of {step} pixels; got {image_size}; give {near}",
+            f"torchvision's {name} takes images whose side is a multiple of {step} pixels; got "
+            f"{image_size}; give {near}",
         )
     for beginning, least in _AT_LEAST.items():
         if name.startswith(beginning) and image_size < least:

@@ -88,7 +88,8 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Network:
-    """Names of a network's parameters, and of the parameters that some strategies cannot train."""
+    """Names of a network's parameters, and the properties of the network for which some strategies
+    refuse to train it."""
 
     parameters: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
@@ -116,8 +117,8 @@ class Network:
 
 @dataclass(frozen=True)
 class Lossy:
-    """How a strategy deliberately changes the mean of the ranks' gradients. The gate computes its
-    error bound from the fields. If all fields are empty, the gate check fails."""
+    """How a strategy deliberately changes the mean of the ranks' gradients. The gate computes an
+    error bound from the fields. If all fields have their default values, the gate check fails."""
 
     reduced: Literal["", "fp16", "bf16"] = ""
     """Format in which gradients are sent and summed."""
@@ -143,17 +144,19 @@ class Reductions:
     """Which weights ZeRO gathers: `updated weights` after the update (stages 1 and 2), or `weights`
     before the passes (stage 3)."""
     gathers_again: bool = False
-    """Whether `weights` are gathered again for the backward pass, instead of being kept."""
+    """Whether `weights` are gathered again for the backward pass, instead of kept from the forward
+    pass."""
     gathered_bytes: float = 1.0
-    """Bytes gathered per byte of weights."""
+    """Bytes gathered per byte of the fp32 weights."""
     kept_bytes: float = 0.0
     """Layers whose `weights` have at most this many bytes are gathered once per step."""
     by_unit: bool = False
     """Whether units of the network, not buckets, are gathered and reduced together."""
     compression: float = 1.0
-    """Bytes sent per byte of gradients."""
+    """Bytes sent per byte of the fp32 gradients."""
     every_pass: bool = False
-    """Whether gradients are reduced with each micro-batch, as in ZeRO 2 and 3."""
+    """Whether gradients are reduced after each micro-batch, as in ZeRO's stages 2 and 3, instead of
+    once per step."""
 
     @classmethod
     def of_ddp(cls, bucket_mb: float, compression: float = 1.0) -> Reductions:
@@ -167,7 +170,7 @@ class _StrategyOptions(Options):
     """Capabilities of a strategy; the defaults are those of most strategies."""
 
     engine: ClassVar[str] = ""
-    """`module:attribute` of its implementation of `raysuite.parallel.base.Strategy`."""
+    """`module:attribute` of the strategy's implementation of `raysuite.parallel.base.Strategy`."""
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     gated: ClassVar[bool] = True
@@ -179,12 +182,13 @@ class _StrategyOptions(Options):
     recommended: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Options that `candidates` yields for any number of workers."""
     own_network: ClassVar[bool] = False
-    """Whether its framework is not torch: the framework builds the network anew, and the gate
-    checks the new network."""
+    """Whether the strategy uses a framework other than torch, which builds the network anew; the
+    gate then checks the new network."""
     wraps: ClassVar[str] = ""
     """Name of the strategy that this strategy wraps; the options of both have the same names."""
     has_timeline: ClassVar[bool] = False
-    """Whether its class has a parameter `timeline`, which requests a record of its collectives."""
+    """Whether the engine's class has a parameter `timeline`, which requests a record of the
+    engine's collectives."""
     own_accumulation_key: ClassVar[str] = ""
     """The option that sets `own_accumulation`."""
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -207,8 +211,9 @@ class _StrategyOptions(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """Options of the trials that find the number of micro-batches before the run; if there are
-        trials, `own_accumulation` is the smallest possible number. None if the number is given."""
+        """Options of the trials that find the number of micro-batches before the run; in this
+        case, `own_accumulation` is the smallest number that a step can have. None if the number of
+        micro-batches is given."""
         return None
 
     def accumulates(self, micro_batches: int) -> bool:
@@ -246,8 +251,8 @@ class _StrategyOptions(Options):
 
         `parameters` is the number of the model's parameters, `gradient_bytes` the bytes of the fp32
         gradients of the trained parameters, `small` the number of parameters in tensors of at most
-        `SMALL`. None if these numbers do not determine the traffic. By default, all gradients are
-        all-reduced once, in the format that `compression` names.
+        `SMALL` elements. None if these numbers do not determine the traffic. By default, all
+        gradients are all-reduced once, in the format that `compression` names.
         """
         bits = _BITS.get(getattr(self, "compression", "none"))
         return None if bits is None else Traffic(gradient_bytes * bits // 32)
@@ -409,7 +414,8 @@ class HorovodOptions(_StrategyOptions):
     compression: Literal["none", "fp16"] = "none"
     """Send gradients as 16-bit floats. Changes the results."""
     fusion_threshold_mb: float = Field(default=128.0, ge=0)
-    """Size in MiB up to which tensors are fused before they are all-reduced."""
+    """Largest size, in MiB, of a buffer in which tensors are fused before they are all-reduced; 0:
+    tensors are not fused."""
     cycle_time_ms: float = Field(default=1.0, gt=0)
     """Milliseconds between two checks of the queue of ready tensors."""
 
@@ -476,7 +482,8 @@ class DeepSpeedOptions(_StrategyOptions):
     """What is sharded over ranks: 0 nothing, 1 optimiser state, 2 also gradients, 3 also
     weights."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
-    """Keep the optimiser state (stages 1 to 3), or also the weights (stage 3), in host memory."""
+    """`optimizer`: keep the optimiser state in host memory (stages 1 to 3); `parameters`: also the
+    weights (stage 3)."""
     bucket_mb: float = Field(default=200.0, gt=0)
     """Gradients are reduced in buckets of this many MiB of fp32 values."""
     overlap_comm: bool | None = None
@@ -507,8 +514,8 @@ class DeepSpeedOptions(_StrategyOptions):
         if spec.training.ema_decay is not None and self.zero_stage == 3:
             yield (
                 "training.ema_decay",
-                "the average needs whole weights on every rank, and ZeRO's stage 3 shards them; "
-                "set strategy.zero_stage to 2 or less, or leave ema_decay out",
+                "the average of the weights needs whole weights on every rank, and ZeRO's stage 3 "
+                "shards them; set strategy.zero_stage to 2 or less, or leave ema_decay out",
             )
 
     def network_refusals(self, network: Network) -> Refusals:
@@ -724,12 +731,12 @@ class FsdpOptions(_StrategyOptions):
     ) -> Traffic | None:
         """Return None if there are several copies, because copies also all-reduce gradients.
 
-        Weights are gathered for each micro-batch's forward pass, and again for its backward pass.
-        Gradients are reduce-scattered with the last micro-batch (Zhao et al. 2023,
-        arXiv:2304.11277, section 3; 3 Ψ numbers per worker, as counted by Rajbhandari et al. 2020,
-        "ZeRO", section 7). Weights outside of all units, such as the first layer and the classifier
-        if units are blocks, are gathered only once for both passes. The result counts them twice,
-        so it is slightly too high.
+        Weights are gathered for each micro-batch's forward pass, and again for its backward pass if
+        `reshard_after_forward` is true. Gradients are reduce-scattered only in the last micro-batch
+        (Zhao et al. 2023, arXiv:2304.11277, section 3; 3 Ψ numbers per worker, as counted by
+        Rajbhandari et al. 2020, "ZeRO", section 7). Weights outside of all units, such as the first
+        layer and the classifier if units are blocks, are gathered only once for both passes. The
+        result counts them twice, so it is slightly too high.
         """
         if self.copies != 1:
             return None
@@ -779,7 +786,8 @@ def _fastest(value: Any) -> Any:
 
 
 class PipelineOptions(_StrategyOptions):
-    """The network is cut into stages, one on each worker; micro-batches pass through the stages."""
+    """The network is cut into stages, by default one on each worker; micro-batches pass through the
+    stages."""
 
     engine = "raysuite.parallel.pipeline.engine:Pipeline"
     own_accumulation_key = "strategy.micro_batches"
@@ -793,8 +801,8 @@ class PipelineOptions(_StrategyOptions):
     late."""
     stages: int = Field(default=2, ge=2)
     """Number of contiguous parts of the network, each on one worker unless `chunks` or `replicas`
-    is given. `resources.workers` is the number of workers of a copy of the network, or a multiple
-    of it; several copies then share the global batch."""
+    is given. `resources.workers` must be a multiple of the number of workers of one copy of the
+    network; several copies share the global batch."""
     micro_batches: Annotated[NumberOrAuto, BeforeValidator(_fastest)] = 4
     """Number of micro-batches into which a copy's share of the global batch is divided; replaces
     `training.accumulate` in pipelines. Default in `pipedream`: 1, or the least common multiple of
@@ -807,7 +815,7 @@ class PipelineOptions(_StrategyOptions):
     possible. `parameters`: number of parameters. `time`: seconds of both passes. `memory`: bytes,
     with activations. Time and memory are measured on the first worker before the run."""
     chunks: int = later(1, ge=1)
-    """Number of stages on each worker in `interleaved_1f1b`; `stages` is a multiple of it."""
+    """Number of stages on each worker in `interleaved_1f1b`; `stages` must be a multiple of it."""
     replicas: tuple[int, ...] | None = later(None)
     """Number of workers of each stage in asynchronous schedules, such as `[3, 1]`. The workers of a
     stage process micro-batches in turn, and average their gradients. Default: one per stage."""
@@ -853,8 +861,8 @@ class PipelineOptions(_StrategyOptions):
             workers = self.stages // self.chunks
             if self.chunks < 2 or self.stages % self.chunks or workers < 2:
                 yield (
-                    f"chunks is {self.chunks} and stages {self.stages}; interleaved_1f1b needs "
-                    "chunks, and stages / chunks, to be whole numbers of 2 or more"
+                    f"chunks is {self.chunks} and stages {self.stages}; with interleaved_1f1b, "
+                    "chunks and stages / chunks must be whole numbers of 2 or more"
                 )
             elif self._count % workers:
                 near = max(1, round(self._count / workers)) * workers
@@ -876,13 +884,13 @@ class PipelineOptions(_StrategyOptions):
                 )
             elif any(self._count % each for each in self.replicas):
                 yield (
-                    f"micro_batches is {self._count}; the workers of a stage take them in "
-                    f"turn, so it should be a multiple of {lcm(*self.replicas)}"
+                    f"micro_batches is {self._count}; the workers of a stage take micro-batches in "
+                    f"turn, so micro_batches should be a multiple of {lcm(*self.replicas)}"
                 )
         if self.recompute and late:
             yield (
                 f"recompute is true, but {self.schedule} changes the weights between a forward "
-                "pass and its backward pass; set it to false"
+                "pass and its backward pass; set recompute to false"
             )
         if self.schedule == "pipedream_2bw" and self._count < self.stages:
             yield (
@@ -919,9 +927,9 @@ class PipelineOptions(_StrategyOptions):
             if given is not None and self.schedule in ASYNCHRONOUS:
                 yield (
                     key,
-                    f"got {given}; this needs all stages to have taken the same step, but "
-                    f"{self.schedule} updates them at different times; leave it out, or use "
-                    "strategy.schedule 1f1b",
+                    f"got {given}; this setting needs all stages to have taken the same step, but "
+                    f"{self.schedule} updates stages at different times; leave the setting out, or "
+                    "set strategy.schedule to 1f1b",
                 )
 
     def network_refusals(self, network: Network) -> Refusals:
@@ -1001,7 +1009,7 @@ def _unshardable(network: Network) -> str:
     """The properties of a network that prevent sharding; empty if the whole network can be
     sharded."""
     if network.empty:
-        return f"{listed(network.empty)}: no elements"
+        return f"{listed(network.empty)}: a tensor without elements"
     return "a ScriptModule" if network.scripted else ""
 
 
@@ -1019,14 +1027,14 @@ def _zero_gradients(name: str, network: Network) -> Refusals:
         yield (
             "strategy.name",
             f"{listed(network.sometimes)}: a gradient in some steps only; {name} treats a missing "
-            "gradient as zero, so that momentum and weight decay change the weights, unlike with "
-            "other strategies; use ddp with find_unused_parameters: true",
+            "gradient as zero, so that momentum and weight decay change the weights, which ddp "
+            "leaves unchanged; use ddp with find_unused_parameters: true",
         )
     if network.unused and network.decays:
         yield (
             "model.freeze",
             f"{listed(network.unused)}: no gradient in any step; {name} treats a missing gradient "
-            "as zero, so that weight decay changes the weights, unlike with other strategies; "
+            "as zero, so that weight decay changes the weights, which ddp leaves unchanged; "
             "freeze these parameters, or set optimizer.weight_decay to 0",
         )
 

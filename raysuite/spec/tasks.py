@@ -17,7 +17,7 @@ TASKS = {
     "regression": "raysuite.tasks.regression:Regression",
     "segmentation": "raysuite.tasks.segmentation:Segmentation",
 }
-"""Task name -> `module:attribute` of the built-in `raysuite.tasks.base.Task`."""
+"""Name of a built-in task -> `module:attribute` of its class."""
 
 Unit = Literal["images", "samples", "tokens"]
 
@@ -37,7 +37,8 @@ class TaskOptions(Options):
         if name in TASKS or re.fullmatch(IMPORT_PATH, name):
             return name
         raise ValueError(
-            f"no task is called {name!r}; {suggest(name, TASKS)}, or 'module:attribute' of your own"
+            f"no task is called {name!r}; {suggest(name, TASKS)}, or 'module:attribute' of your "
+            "own task class"
         )
 
     @property
@@ -52,10 +53,10 @@ class TaskOptions(Options):
 
 
 class MetricFacts(Frozen):
-    """One metric of a task's validation."""
+    """One validation metric of a task."""
 
     name: str
-    """Name of the metric; an epoch's Record has it as `val_NAME`."""
+    """Name of the metric; MLflow and `early_stopping.metric` use `val_NAME`."""
     title: str
     """Title in tables and plots."""
     note: str
@@ -85,10 +86,10 @@ class TaskFacts(Frozen):
 
     name: str
     unit: Unit
-    """The unit that the throughput counts."""
+    """The throughput is the number of these per second."""
     metrics: tuple[MetricFacts, ...]
     primary: str
-    """Name of the metric that the target, early stopping and sweeps use."""
+    """Name of the metric of the training target and of sweeps, which early stopping may use too."""
 
     def metric(self, name: str) -> MetricFacts:
         return next(metric for metric in self.metrics if metric.name == name)
@@ -103,8 +104,8 @@ class TaskFacts(Frozen):
         return samples * (sequence or 1) if self.unit == "tokens" else samples
 
     def units_are_known(self, sequence: int | None) -> bool:
-        """Whether the plan determines how many throughput units a sample has. It does not for
-        tokens in the user's own data set, which has no `sequence`."""
+        """Whether the plan determines how many throughput units a sample has. False for
+        tokens of a user's own data set, whose sequences have no fixed length."""
         return self.unit != "tokens" or bool(sequence)
 
     @property
@@ -119,7 +120,7 @@ CLASSIFICATION = TaskFacts(
     metrics=(
         MetricFacts(name="accuracy", title="Accuracy", note="Top-1", unit="share"),
         MetricFacts(
-            name="top5", title="Top-5", note="Top-5, of more than five classes", unit="share"
+            name="top5", title="Top-5", note="Top-5 (only for more than 5 classes)", unit="share"
         ),
     ),
     primary="accuracy",

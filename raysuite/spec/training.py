@@ -14,12 +14,13 @@ class EarlyStoppingOptions(Options):
     """End a run before its last epoch, when its validation no longer improves."""
 
     metric: str = Field(default="val_loss", pattern=r"^val_[a-z0-9_]+$")
-    """The value that is compared after each epoch: `val_loss`, or a metric of the task, such as
-    `val_accuracy`."""
+    """The value that is compared after each epoch: `val_loss`, or the primary metric of the
+    task, such as `val_accuracy`."""
     patience: int = Field(ge=1)
     """Number of epochs without improvement after which the run ends."""
     min_delta: float = Field(default=0.0, ge=0)
-    """Least difference from the best value so far that counts as an improvement."""
+    """An epoch is an improvement if its value is better than the best value so far by more than
+    this."""
 
 
 class TrainingOptions(Options):
@@ -28,15 +29,17 @@ class TrainingOptions(Options):
     epochs: int = Field(ge=1)
     """Passes over the training set."""
     global_batch: int | None = Field(default=None, ge=1)
-    """Samples of one optimiser step over all workers (strong scaling)."""
+    """Number of samples in one optimiser step, over all workers (strong scaling)."""
     batch_per_worker: NumberOrAuto | None = None
-    """Samples of one optimiser step on each worker (weak scaling). `auto`, or `{auto: fastest,
-    at_most: 256}`: trials before the run find the number, which depends on the machine."""
+    """Number of samples in one optimiser step on each worker (weak scaling). `auto`, or `{auto:
+    fastest, at_most: 256}`: trials before the run find the number, which depends on the
+    machine."""
     accumulate: NumberOrAuto = 1
-    """Micro-batches per optimiser step, on each worker. `auto`: the smallest number that fits into
-    memory, found by trials before the run; the global batch stays as given."""
+    """Number of micro-batches per optimiser step on each worker. `auto`: the smallest number with
+    which a micro-batch fits into memory, found by trials before the run; the global batch size
+    stays as given."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Gradients with a larger global L2 norm than this are scaled down to this norm."""
+    """Largest global L2 norm of the gradients; larger gradients are scaled down to it."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast dtype of forward and backward; the weights stay fp32."""
     memory_format: Literal["auto", "channels_last", "contiguous"] = later("auto")
@@ -57,9 +60,10 @@ class TrainingOptions(Options):
     """A weight for each class in the training loss, which is then the weighted mean over the global
     batch. `auto`: samples / (classes * samples of the class). Validation is not weighted."""
     sampler: Literal["shuffled", "balanced"] = later("shuffled")
-    """The order of an epoch. `shuffled`: each sample once; `balanced`: an epoch of the same length,
-    but with equally many samples of each class. Samples of rare classes are repeated, and some
-    samples of other classes are left out."""
+    """How the samples of an epoch are chosen. `shuffled`: each sample once, in random order.
+    `balanced`: the same number of samples in total, but equally many of each class, in random
+    order; samples of rare classes are repeated, and some samples of other classes are left
+    out."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Also keep an exponential moving average of the weights, and use the average in validation.
     The value is the share of the old average that each step keeps."""
@@ -70,7 +74,8 @@ class TrainingOptions(Options):
     is reported."""
     early_stopping: EarlyStoppingOptions | None = later(None)
     """End the run before its last epoch when validation no longer improves. The schedule of the
-    learning rate does not become shorter; model.pt has the last weights."""
+    learning rate does not become shorter; model.pt has the weights after the last trained epoch,
+    not those of the best epoch."""
     checkpoint_every: int = Field(default=1, ge=0)
     """Epochs between two checkpoints; 0 for no checkpoints."""
 
@@ -98,7 +103,7 @@ class TrainingOptions(Options):
     def _some_class_counts(self) -> TrainingOptions:
         weights = self.class_weights
         if weights is not None and weights != "auto" and not any(weights):
-            raise ValueError("class_weights: every weight is 0, so that nothing would be trained")
+            raise ValueError("class_weights: every weight is 0; give at least one above 0")
         return self
 
     @property

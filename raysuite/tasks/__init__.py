@@ -23,14 +23,15 @@ def _class_of(options: TaskOptions) -> type[Task]:
 
 def facts_of(options: TaskOptions) -> TaskFacts:
     """The declarations of a spec's task, as data. Raises UserError if the task cannot be imported,
-    is not a Task class, or has no metrics."""
+    is not a Task class, or declares no valid metrics."""
     if options.classifies:
         return CLASSIFICATION
     return _class_of(options).facts().model_copy(update={"name": options.name})
 
 
 def make_task(options: TaskOptions, facts: DatasetFacts) -> Task:
-    """Make a data set's task. Raises UserError if its class does not accept `task.options`."""
+    """Make the task for a data set. Raises UserError if the task cannot be imported, or if its
+    constructor fails with `task.options`."""
     kind = _class_of(options)
     try:
         return kind(facts, **options.options)

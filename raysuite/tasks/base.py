@@ -5,8 +5,8 @@ MLflow, plots) reads its declarations:
 
     loss(output, targets)    the summed loss of a batch
     weight(targets)          the divisor of that sum; both are first summed over the global batch
-    metrics                  each with the sums that it is computed from
-    unit                     the unit that the throughput counts
+    metrics                  each metric with the sums from which it is computed
+    unit                     images, samples or tokens: the throughput is their number per second
 
 The loss of a step is sum / weight over the *global* batch. It therefore does not depend on how
 samples and tokens are split over ranks and micro-batches, even in a smaller last batch.
@@ -32,13 +32,14 @@ Sums = Callable[[Any, Any], Tensor]
 
 
 TAKEN = ("loss", "samples", "split", "run_id", "throughput", "speed_up", "efficiency")
-"""Names of figures other than a task's metrics, in MLflow, `evaluate --json` and `--against`."""
+"""Names that a metric may not have, because other figures have them in MLflow, in
+`evaluate --json` or in `--against`."""
 _NAME = re.compile("[a-z0-9_]+")
 
 
 @dataclass(frozen=True)
 class Total:
-    """Totals over a validation set."""
+    """The mean loss of a validation set, and its totals of weight and samples."""
 
     loss: float
     """The summed loss, divided by `weight`."""
@@ -47,7 +48,7 @@ class Total:
 
     @classmethod
     def of(cls, loss: float, weight: float, samples: int) -> Total:
-        """From the summed loss and weight. Raises DataError if the weight is 0."""
+        """Make a Total from the summed loss and weight. Raises DataError if the weight is 0."""
         if not weight:
             raise DataError(
                 "the weights of the evaluated samples' targets add up to 0, so the loss and the "
@@ -61,8 +62,8 @@ class Metric:
     """A validation metric."""
 
     name: str
-    """Lower-case letters, digits and underscores, and none of `TAKEN`; Records call the metric
-    `val_NAME`."""
+    """Consists of lower-case letters, digits and underscores, and is not in `TAKEN`. MLflow and
+    `early_stopping.metric` use `val_NAME`."""
     title: str
     """The name in tables and plots."""
     note: str
@@ -70,8 +71,8 @@ class Metric:
     value: Callable[[Sequence[float], Total], float]
     """(sums [k] of the validation set, its totals) -> the metric's value."""
     sums: Sums | None = None
-    """Function of a batch; its results are summed over batches. None if the value follows from the
-    mean loss."""
+    """Computes the sums of one batch, which are added over all batches. None if `value` needs only
+    the totals."""
     unit: str = ""
     """`share` for values in [0, 1], which are shown in percent; otherwise empty."""
     higher_is_better: bool = True
@@ -83,19 +84,21 @@ class Metric:
 
 
 class Task(ABC):
-    """The loss and the metrics of a training, made from a data set's facts and `task.options`.
+    """The loss and the metrics of a training. The constructor takes a data set's facts and
+    `task.options`.
 
     `output` is whatever the network returns, with tensors in fp32. `targets` are the targets of the
     batch, without padding.
     """
 
     unit: ClassVar[Unit] = "samples"
-    """The unit of the throughput: `tokens`, which `weight` counts, or a name for samples."""
+    """The throughput is the number of these per second: `tokens`, whose number is the sum of
+    `weight`; or `images` or `samples`, both of which count the samples."""
     metrics: tuple[Metric, ...] = ()
     """The metrics, at least one, declared by the class; an instance may keep only some of them."""
     primary: ClassVar[str] = ""
-    """The metric for the training target, early stopping and sweeps; by default the first
-    metric."""
+    """Name of the metric of the training target and of sweeps, which early stopping may use too; by
+    default the first metric."""
     weighted: ClassVar[bool] = False
     """Whether `weight` differs from the number of samples."""
 
@@ -112,12 +115,12 @@ class Task(ABC):
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Any, Any] | None:
         """Random inputs and targets of `count` samples on the generator's device, with padding and
-        ignored values if a data set can have them. Returns None to use the data set's samples."""
+        ignored values if a data set can have them. None: use training samples instead."""
         return None
 
     def tally(self, device: torch.device) -> Tensor | None:
-        """A tensor of zeros, to which `count` adds in the last validation; None if the task counts
-        nothing."""
+        """A tensor of zeros to which `count` adds the counts of each batch in the last validation;
+        None if the task counts nothing."""
         return None
 
     def count(self, tally: Tensor, output: Any, targets: Any) -> None:  # noqa: B027
@@ -159,7 +162,8 @@ def sums_of(task: Task, output: Any, targets: Any) -> list[Tensor]:
 
 
 def values_of(task: Task, sums: Sequence[Tensor], total: Total) -> dict[str, float]:
-    """The metrics of a split, by name. `sums`: the results of `sums_of`, added over its batches."""
+    """The metrics of a split, by name. `sums`: the results of `sums_of`, added over the batches of
+    the split."""
     added = iter(sums)
     return {
         each.name: each.value(next(added).tolist() if each.sums else [], total)

@@ -35,13 +35,14 @@ _METRICS = tuple(
     Metric(**dict(each), value=_share, sums=_SUMS[each.name]) for each in CLASSIFICATION.metrics
 )
 MOST_CLASSES = 1000
-"""Largest number of classes with a confusion matrix, which then takes 8 MB per device."""
+"""With more classes, no confusion matrix is counted; with this many, the matrix takes 8 MB per
+device."""
 
 
 class Classification(Task):
     """Output: logits [b, classes]. Targets: labels [b], int64.
 
-    Label smoothing and class weights are options of the training, and affect only its loss.
+    `training.label_smoothing` and `training.class_weights` affect only the training loss.
     """
 
     unit = CLASSIFICATION.unit
@@ -78,7 +79,7 @@ class Classification(Task):
 
     def check(self, output: Any, targets: Tensor) -> None:
         count, classes = len(targets), self.dataset.classes
-        wanted = f"expected logits, one tensor [{count}, {classes}] for {count} images"
+        wanted = f"expected logits as one tensor of shape [{count}, {classes}] for {count} images"
         if not isinstance(output, Tensor):
             parts = ""
             if isinstance(output, Mapping):
@@ -91,8 +92,8 @@ class Classification(Task):
                 "only this output"
             )
         if output.shape != (count, classes):
-            hint = "its last layer must have as many outputs as the data set has classes: add "
-            hint += "an argument num_classes to the model, or set model.options"
+            hint = "its last layer must have as many outputs as the data set has classes: give "
+            hint += "its constructor a parameter num_classes, or set the number in model.options"
             if output.dim() != 2 or output.shape[0] != count:
                 hint = "keep the first dimension for the images, and flatten the others"
             raise UserError(f"its output has the shape {list(output.shape)}; {wanted}; {hint}")

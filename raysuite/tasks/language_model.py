@@ -23,7 +23,8 @@ class LanguageModel(Task):
     """Inputs: tokens [b, t], int64. Output: logits [b, t, vocabulary]. Targets: the next tokens [b,
     t], with IGNORED_TOKEN where there is none.
 
-    The loss of a step is the mean over the counted tokens of the global batch.
+    The loss of a step is the mean over the targets of the global batch that are not
+    IGNORED_TOKEN.
     """
 
     unit = "tokens"
@@ -31,14 +32,14 @@ class LanguageModel(Task):
         Metric(
             "perplexity",
             "Perplexity",
-            "exp of the mean loss of a token",
+            "exp of the mean loss per token",
             value=lambda sums, total: math.exp(min(total.loss, 700.0)),
             higher_is_better=False,
         ),
         Metric(
             "next_token",
             "Next token",
-            "Share of tokens that the network predicts",
+            "Share of tokens that the network predicts correctly",
             value=lambda sums, total: sums[0] / total.weight,
             sums=_correct,
             unit="share",
@@ -80,7 +81,7 @@ class LanguageModel(Task):
 
     def check(self, output: Any, targets: Tensor) -> None:
         vocabulary = self.dataset.classes or "vocabulary"
-        wanted = f"expected logits, one tensor {[*targets.shape]} x {vocabulary}"
+        wanted = f"expected logits as one floating-point tensor {[*targets.shape]} x {vocabulary}"
         if not isinstance(output, Tensor) or not output.is_floating_point():
             kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
             raise UserError(
@@ -91,6 +92,7 @@ class LanguageModel(Task):
         if output.shape != (*targets.shape, known):
             raise UserError(
                 f"its output has the shape {list(output.shape)}; {wanted}: sequences, tokens, "
-                "vocabulary; give the model an argument num_classes, or set model.options"
+                "vocabulary; give its constructor a parameter num_classes, or set the size of the "
+                "vocabulary in model.options"
             )
         within(targets, 0, known - 1, IGNORED_TOKEN)

@@ -13,11 +13,12 @@ from torch.nn import functional
 from raysuite.tasks.base import Metric, Task, Total, same_shape, within
 
 THRESHOLDS = 201
-"""The number of probabilities from 0 to 1 at which average precision is evaluated."""
+"""Number of thresholds, evenly spaced from 0 to 1, for the probability in average precision."""
 
 
 def _counts(output: Tensor, targets: Tensor) -> Tensor:
-    """One vector: true and false positives (each [THRESHOLDS, labels]), and positives [labels]."""
+    """One vector with the numbers of true positives and of false positives at each threshold (each
+    [THRESHOLDS, labels], flattened), and of positive targets [labels]."""
     steps = THRESHOLDS - 1
     # the highest threshold reached; the outputs of a network that diverged reach only the first
     level = (output.sigmoid().nan_to_num(0.0).double() * steps).floor().long()
@@ -31,9 +32,10 @@ def _counts(output: Tensor, targets: Tensor) -> Tensor:
 
 
 def _average_precision(sums: Sequence[float], total: Total) -> float:
-    """The mean average precision of the labels that occur. For one label, it is the sum over
-    thresholds of (R_n - R_{n-1}) P_n, with recall R and precision P, as in scikit-learn's
-    `average_precision_score` for probabilities rounded down to the thresholds."""
+    """The mean average precision of the labels that occur. The average precision of one label is
+    the sum over thresholds of (R_n - R_{n-1}) P_n, with recall R and precision P, as in
+    scikit-learn's `average_precision_score` for probabilities rounded down to the thresholds. 0 if
+    no label occurs."""
     values = np.array(sums)
     labels = len(values) // (2 * THRESHOLDS + 1)
     true, false = values[: 2 * THRESHOLDS * labels].reshape(2, THRESHOLDS, labels)[:, ::-1]
@@ -58,7 +60,7 @@ class MultiLabel(Task):
         Metric(
             "average_precision",
             "Average precision",
-            "Mean over labels of the area under precision over recall",
+            "Mean over labels of the area under the precision-recall curve",
             _average_precision,
             _counts,
             unit="share",
@@ -66,7 +68,7 @@ class MultiLabel(Task):
         Metric(
             "f1",
             "F1",
-            "2 TP / (2 TP + FP + FN) over all labels, at a probability of 0.5",
+            "2 TP / (2 TP + FP + FN) over all labels, at a probability threshold of 0.5",
             value=lambda sums, total: 2 * sums[0] / sums[1] if sums[1] else 0.0,
             sums=_decided,
             unit="share",
@@ -74,7 +76,7 @@ class MultiLabel(Task):
     )
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """The sum, over the samples, of the mean loss of a sample's labels."""
+        """The sum over the samples; the loss of a sample is the mean over its labels."""
         each = functional.binary_cross_entropy_with_logits(
             output, targets.to(output.dtype), reduction="sum"
         )

@@ -1,4 +1,7 @@
-"""Regression: numbers for each sample. The loss is the squared, absolute or Huber error."""
+"""Regression: one or more numbers for each sample.
+
+The loss is the squared, absolute or Huber error.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ def _moments(output: Tensor, targets: Tensor) -> Tensor:
 
 
 _ROUNDING = 1e-12
-"""Relative rounding error of `_r2`'s spread, with a margin."""
+"""Upper bound of the rounding error of `spread` in `_r2`, relative to the sum of squared
+targets."""
 
 
 def _r2(sums: Sequence[float], total: Total) -> float:
@@ -78,7 +82,7 @@ class Regression(Task):
         self._loss = _LOSSES[loss]
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """The sum, over the samples, of the mean loss of a sample's numbers."""
+        """The sum over the samples; the loss of a sample is the mean over its numbers."""
         each = self._loss(output, targets.to(output.dtype), reduction="sum")
         return each * (len(targets) / max(1, targets.numel()))
 

@@ -37,7 +37,8 @@ def _mean_iou(sums: Sequence[float], total: Total) -> float:
 class Segmentation(Task):
     """Output: logits [b, classes, h, w]. Targets: classes [b, h, w], or IGNORED_PIXEL.
 
-    The loss of a step is the mean over the counted pixels of the global batch.
+    The loss of a step is the mean over the targets of the global batch that are not
+    IGNORED_PIXEL.
     """
 
     unit = "images"
@@ -71,7 +72,7 @@ class Segmentation(Task):
 
     def check(self, output: Any, targets: Tensor) -> None:
         wanted = [len(targets), "classes", *targets.shape[1:]]
-        told = f"expected logits, one tensor [{', '.join(map(str, wanted))}]"
+        told = f"expected logits as one tensor of shape [{', '.join(map(str, wanted))}]"
         if not isinstance(output, Tensor):
             raise UserError(f"its output is a {type(output).__name__}; {told}")
         shape = [*output.shape[:1], *output.shape[2:]]

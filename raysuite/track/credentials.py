@@ -1,8 +1,8 @@
 """Read user and password of a cluster's MLflow server from a file; send them to this server only.
 
 MLflow finds `ClusterCredentials` by the entry point group `mlflow.request_auth_provider` if
-MLFLOW_TRACKING_AUTH is raysuite. A cluster's processes have this variable, and `raysuite cluster
-status --env` prints it for a shell. No variable, argument or address contains the password.
+MLFLOW_TRACKING_AUTH is raysuite. This variable is set for a cluster's processes, and `raysuite
+cluster status --env` prints it for a shell. No variable, argument or address contains the password.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class BasicAuth:
     """Add user and password to requests to the MLflow server that `folder`/head.json names, and to
     no other requests.
 
-    The files are read for each request, because a restarted head has another address.
+    head.json and mlflow.json in `folder` are read for each request, because the address changes
+    when the head is restarted.
     """
 
     def __init__(self, folder: str) -> None:

@@ -156,7 +156,8 @@ def continues(run: RunFigures, history: str) -> bool:
 
 
 def run_params(plan: Plan) -> dict[str, str]:
-    """The resolved spec, flattened to dotted keys, and the values of DECIDED as `plan.KEY`."""
+    """The resolved spec, flattened to dotted keys, and the plan's values of the keys in DECIDED,
+    as `plan.KEY`."""
     spec = {key: value for key, value in plan["spec"].items() if key not in _OF_MANY}
     decided = {f"plan.{key}": plan[key] for key in DECIDED if key in plan}
     return param_values({**dict(flatten(spec)), **decided})
@@ -213,7 +214,8 @@ def row_points(rows: Sequence[Row]) -> Iterator[Point]:
 
 
 def mlflow_status(run: RunFigures) -> str:
-    """The run's status for MLflow. A stopped run keeps its MLflow run when it is resumed."""
+    """The run's status in MLflow's terms. A trial that waits for the other trials of its sweep is
+    RUNNING; any other stopped run is KILLED until it is resumed."""
     if run.status in ("finished", "pruned"):  # the tag raysuite.status distinguishes them
         return "FINISHED"
     if run.status == "stopped":
@@ -249,9 +251,9 @@ def mlflow_key(name: str) -> str:
     slashes. Different texts give different keys.
 
     MLflow accepts letters, digits, `_`, `-`, `.` and space, treats `/` as a separator of folders,
-    and refuses a key that is not a normalised path. A text that MLflow accepts is returned
-    unchanged. A digest is appended to any other text, and to a text that is too long or already
-    ends like a digest.
+    and refuses a key that is not a normalised path. A text of accepted characters is
+    returned unchanged, unless it contains `/`, begins with a dot, is too long, or already ends like
+    a digest. In any other text, other characters become `_`, and a digest is appended.
     """
     if _PLAIN.fullmatch(name) and len(name) <= _MOST_PART and not _DIGEST.search(name):
         return name
@@ -260,8 +262,8 @@ def mlflow_key(name: str) -> str:
 
 
 _MOST_PART = 200
-"""Largest number of characters of one part, chosen so that a key, with the text before the part,
-has at most MOST_KEY characters."""
+"""Largest number of characters that `mlflow_key` returns: less than MOST_KEY, to leave space for
+the other parts of a key."""
 _DIGITS = 16
 _PLAIN = re.compile(r"(?!\.)[\w\-. ]+")
 _DIGEST = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}\Z")
@@ -269,7 +271,8 @@ _REFUSED = re.compile(r"\A\.+|[^\w\-. ]")
 
 
 def variant_key(name: str) -> str:
-    """`ddp · native · 2 workers` -> `ddp native 2 workers`; if ambiguous, a key with a digest."""
+    """`ddp · native · 2 workers` -> `ddp native 2 workers`; if spaces make that ambiguous,
+    with a digest."""
     *parts, last = name.split(" · ")
     return mlflow_key(name if any(" " in part for part in parts) else " ".join([*parts, last]))
 

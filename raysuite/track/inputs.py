@@ -24,7 +24,7 @@ def dataset_inputs(plan: Plan) -> list[DatasetInput]:
     """MLflow's dataset inputs for both splits of a plan's data set.
 
     The digest is computed from the description (name, format, path, counts, image shape), not from
-    the files: equal digests do not prove equal content. A script has no inputs.
+    the files: equal digests do not prove equal content. The list is empty for a training script.
     """
     if script_name(plan):
         return []

@@ -1,8 +1,8 @@
-"""Write the params and points of each run, as in MLflow, also as files for other loggers.
+"""Write the params and points that MLflow has for each run also as files for other loggers.
 
-If a run's journal has grown, all files of the run are replaced. To add a logger, add its function,
-its line in LOGGERS, its name in `track` of raysuite/spec/experiment.py and, if it needs a package,
-its part in raysuite/parts.py.
+If the data of a run have changed, all its files are replaced. To add a logger, add its function,
+its lines in LOGGERS and _HOW_TO_OPEN, its name in `Logger` of raysuite/spec/experiment.py, and its
+part in raysuite/parts.py.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class LoggerSummary:
     name: str
     folder: Path
     written: int = 0
-    """Number of runs that were written because they were new or their journal had grown."""
+    """Number of runs that were written because they were new or their data had changed."""
     error: str = ""
-    """Why not all runs were written; empty if all went well."""
+    """Why runs were not written; empty if all went well."""
 
     @property
     def ok(self) -> bool:

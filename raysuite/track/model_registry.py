@@ -40,7 +40,7 @@ class Network(NamedTuple):
     """A torch module for inference, with example inputs and their outputs."""
 
     module: Any
-    """[b, channels, size, size] uint8 -> [b, classes] fp32; or the tensors of another task."""
+    """[b, channels, size, size] uint8 -> [b, classes] fp32; other tasks have other tensors."""
     example: NDArray[Any]
     """At least two input samples, because a graph that was traced with one sample accepts only one
     sample."""
@@ -54,8 +54,8 @@ class Network(NamedTuple):
     @property
     def description(self) -> str:
         return (
-            f"Takes {self.takes}, and gives {self.gives}. The `spec.yaml` of each version "
-            "trains the network again."
+            f"Takes {self.takes}, and gives {self.gives}. To train the network of a version "
+            "again, call `raysuite run` with the version's `spec.yaml`."
         )
 
 
@@ -103,13 +103,13 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
     )
     if not worst <= TOLERANCE * largest:  # the outputs may all be 0
         raise RaysuiteError(
-            f"the exported graph's outputs differ from the network's by {worst:.1e}; the largest "
-            f"is {largest:.1e}"
+            "the outputs of the exported graph differ from those of the network by up to "
+            f"{worst:.1e}; the network's largest absolute output is {largest:.1e}"
         )
 
 
 def identify(folder: Path, model_id: str, run_id: str, location: str) -> None:
-    """Write a model's id, its run and its place in MLflow into the exported model."""
+    """Write a model's id, the id of its run and its artifact location into its file MLmodel."""
     from mlflow.models import Model
 
     model = Model.load(str(folder / "MLmodel"))
@@ -142,7 +142,7 @@ class Registration:
     name: str = ""
     version: str = ""
     new: bool = False
-    """Whether this call made the version; False if the version existed."""
+    """Whether this call made the version; False if the version already existed."""
     error: str = ""
     """Why there is no version; empty if all went well."""
 
@@ -178,12 +178,15 @@ def register(
     """Register a run's network as a version of the model `name` (default: the spec's name).
 
     The run itself is written to MLflow too, if MLflow does not have it yet. The same weights of the
-    same run are registered only once, however often this is called. If the store is unreachable or
-    broken, nothing is raised: the Registration has the reason. Raises UserError if the network
-    cannot be exported, if the name is invalid, and if the experiment was deleted in MLflow.
+    same run are registered only once under a name, however often this is called. If the store is
+    unreachable or broken, nothing is raised: the Registration has the reason. Raises UserError if
+    the network cannot be exported, if the name is invalid, or if the experiment was deleted in
+    MLflow.
     """
     if name is not None and (set(name) & set("/:") or not name.strip()):
-        raise UserError(f"no model can be called {name!r}: MLflow accepts neither '/' nor ':'")
+        raise UserError(
+            f"no model can be called {name!r}: a name must not be empty or contain '/' or ':'"
+        )
     uri = tracking_address(tracking_uri)
     shown = without_password(uri)
     with tempfile.TemporaryDirectory() as folder:
@@ -286,7 +289,7 @@ def _write(
 
 
 def _log_primary(client: MlflowClient, mlflow_run: str, run: RunFigures, model_id: str) -> None:
-    """Log the primary metric after the last epoch, linked to the model and the validation set."""
+    """Log the last epoch's primary metric, linked to the model and the validation set."""
     from mlflow.entities import Metric
 
     last = run.epochs[-1] if run.epochs else None

@@ -16,7 +16,7 @@ from raysuite.records import Results
 
 ID_FILE = "results.id"
 PATIENCE = 60.0
-"""Seconds to wait for another sync of the same folder."""
+"""Longest time to wait for another sync of the same folder to end, in seconds."""
 
 
 def results_id(folder: Path) -> str:
@@ -46,7 +46,7 @@ def results_id(folder: Path) -> str:
 
 
 def _told(file: Path) -> str:
-    """The id in `file`; empty if the file is missing, or has no content but zeros."""
+    """The id in `file`; empty if the file is missing, empty, or filled with zero bytes."""
     with suppress(FileNotFoundError):
         return file.read_text("ascii").strip("\0 \n")
     return ""
@@ -62,7 +62,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(PATIENCE)
     except Timeout as error:
-        raise TimeoutError("another process is still writing this folder to MLflow") from error
+        raise TimeoutError("another process is still writing the same results folder") from error
     except (OSError, NotImplementedError):  # no write access, or no locks in the file system
         pass
     try:

@@ -102,8 +102,8 @@ def without_password(uri: str) -> str:
 
 
 VIEW = "mlflow.sharedViewState."
-"""The experiment's tag VIEW + KEY holds a view of its runs; a link to this view contains only
-KEY."""
+"""Prefix of an experiment's tags for views of its runs: a view is the value of the tag VIEW + KEY,
+and a link to the view contains only KEY."""
 
 
 def runs_page(uri: str) -> str:
@@ -138,7 +138,7 @@ def experiments_page() -> str:
 
 def view_page(experiment_id: str, view: str) -> str:
     """The page of an experiment's runs, relative to MLflow's address, in the view with the key
-    `view`, or in MLflow's own view if `view` is empty."""
+    `view`, or in MLflow's default view if `view` is empty."""
     shown = f"&viewStateShareKey={view}" if view else ""
     return f"#/experiments/{experiment_id}/runs?{_TRAINING}{shown}"
 
@@ -246,7 +246,8 @@ class Store:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide log messages of MLflow and its database libraries that are less severe than warnings."""
+    """Hide Python warnings of MLflow, and log messages of MLflow and its database libraries below
+    the levels in `_LEVELS`."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", module=r"mlflow(\.|$)")
@@ -289,8 +290,8 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> str:
 
 
 def _artifacts(uri: str, name: str) -> str | None:
-    """The URI of an experiment's artifacts for an SQLite store; else None, and MLflow chooses
-    it."""
+    """The URI of an experiment's artifacts for an SQLite store. None for any other store: MLflow
+    then chooses the URI."""
     if _sqlite_file(uri) is None:
         return None
     return (artifacts_folder(uri) / mlflow_key(name)).as_uri()

@@ -46,7 +46,7 @@ class SyncSummary:
     """The tracking store, without any password."""
     experiment: str
     written: int = 0
-    """Number of runs that were written because they were new or their journal had grown."""
+    """Number of runs that were written because they were new or had new data."""
     unchanged: int = 0
     """Number of runs that were up to date, or have nothing to write yet."""
     error: str = ""
@@ -77,7 +77,8 @@ class SyncSummary:
             return f"{done}\n{self.shown}" if self.shown else done
         return (
             f"MLflow at {self.address} could not be written: {self.error}\n"
-            "Nothing is lost: the journals hold every record; `raysuite sync` writes them later."
+            "Nothing is lost: the journals hold every record; to write them later, call "
+            "`raysuite sync`."
         )
 
 
@@ -92,8 +93,9 @@ def sync(
     The folder becomes a parent run, and each journal a run nested under it. `sync` may be called at
     any time, any number of times, after a crash, and by several processes at once. The store is
     `tracking_uri`, else MLFLOW_TRACKING_URI, else `mlflow.db` in the working folder; the experiment
-    is the spec's name unless another is given. `status` sets the parent run's status while its
-    nested runs are incomplete: RUNNING while more may begin, KILLED after a stop.
+    is the spec's name unless another is given. `status` is the status of the parent run:
+    RUNNING while further nested runs may begin, KILLED after a stop; by default it follows from
+    the statuses of the nested runs.
 
     If the store is unreachable or broken, or the experiment was deleted, nothing is raised: the
     summary has the reason.
@@ -122,7 +124,8 @@ def sync(
 
 
 def prepare(tracking_uri: str | None = None) -> None:
-    """Open the store once, in a thread before the first run: creating a database takes seconds.
+    """Open the store once. Called in a thread before the first run, because creating a database
+    takes seconds.
 
     Waits for a cluster's server that is still starting. Raises nothing: `sync` reports errors of
     the store.

@@ -57,10 +57,10 @@ MEGA = 1e6
 
 
 def system_points(folder: Path) -> Iterator[Point]:
-    """Points `system/...` for each sample of a host's load in a run's folder; step n is the host's
-    n-th sample.
+    """The samples of the hosts' load in a run's folder, as points `system/...`; step n is the n-th
+    sample of a host.
 
-    With several hosts, names contain the host: `system/HOST/...`.
+    With several hosts, the points' names contain the host: `system/HOST/...`.
     """
     files = system_files(folder)
     for host, file in files.items():
@@ -98,7 +98,7 @@ BEST = "raysuite.best"
 """Tag of the best trial, or of all trials on the Pareto front; no other trial has it."""
 
 TRIAL = "raysuite.trial"
-"""Tag of a trial's run: its number."""
+"""Tag of a trial's run: the number of the trial."""
 
 Search = Mapping[str, Any]
 """The content of search.json, from `Results.search`."""
@@ -154,8 +154,8 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
     """Leave out trials that ended after `now`, a time before the journals were read. Otherwise a
-    sync that sees a later end but misses an earlier end would number these trials differently than
-    the next sync does."""
+    sync that reads a later end but not yet an earlier end would give these trials other steps than
+    the next sync."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
@@ -199,7 +199,8 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
 
 
 def ratio_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
-    """The id of each ended run, with its row's speed-up and its ratio to the best row as points.
+    """Pairs of the id of an ended run and a point: the speed-up of the run's row, or the row's
+    ratio to the best row.
 
     All points have the end time of the last run. A ratio changes when further runs of its baseline
     end, and MLflow shows the point with the latest time.
@@ -271,13 +272,14 @@ FILES = (
     *(f"rows.{suffix}" for suffix in ("csv", "md", "tex", "json")),
 )
 PLOT_SUFFIXES = (".pdf", ".png", ".svg")
-"""Formats of plots that MLflow displays."""
+"""Suffixes of the plot files that are written to the store: the formats that MLflow displays."""
 REPORT = "raysuite.report"
 """Tag of the parent run: the page of its report, relative to MLflow's address."""
 PARENT = "mlflow.parentRunId"
 """Tag of a run: the MLflow run under which MLflow's table shows it."""
 COMMIT = "mlflow.source.git.commit"
-"""Tag of a run: the commit of the code that it ran; of the parent run: of all its runs."""
+"""Tag of a run: the commit of the code that it ran. The parent run has it if all its runs ran the
+same commit."""
 HISTORY = "raysuite.epochs"
 """Tag of a run: the `history_of` digest of its epochs; set before the epochs are written."""
 MARK = "raysuite.synced"
@@ -327,7 +329,7 @@ class Upload:
         return self.known[""]
 
     def child(self, run: RunFigures) -> Run:
-        """The MLflow run of one run. It is created, with its tags, if it does not exist."""
+        """The MLflow run of a run of raysuite. Created, with its tags, if it does not exist."""
         if run.run_id not in self.known:
             parent = self.parent().info.run_id
             tags = {**run_tags(run, self.id), PARENT: parent}
@@ -339,8 +341,8 @@ class Upload:
         return self.known[run.run_id]
 
     def _continued(self, run: RunFigures) -> Run:
-        """The MLflow run of one run. If the run trained epochs again, its MLflow run is deleted and
-        created anew, because MLflow cannot remove metrics."""
+        """The MLflow run of a run of raysuite. If epochs that were written have been trained again,
+        it is deleted and created anew, because MLflow cannot remove metrics."""
         child = self.child(run)
         if continues(run, child.data.tags.get(HISTORY, history_of(()))):
             return child
@@ -349,7 +351,8 @@ class Upload:
         return self.child(run)
 
     def write_run(self, run_id: str) -> bool:
-        """Write all data of a run so far; return False if MLflow has them already."""
+        """Write all data of a run so far; return False if MLflow has them already, or if the run
+        has not started."""
         journal = self.results.journal_file(run_id)
         # computed before the journal is read: the next sync writes records that are added later
         mark = digest(journal, *system_files(journal.parent).values())
@@ -428,7 +431,7 @@ class Upload:
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
 
     def _nest(self, parent: Run) -> None:
-        """Nest each run under `parent`, also runs that refer to a parent that a user deleted."""
+        """Nest each run under `parent`, including runs whose parent was deleted by a user."""
         for run_id, run in self.known.items():
             if run_id and run.data.tags.get(PARENT) != parent.info.run_id:
                 self.store.client.set_tag(run.info.run_id, PARENT, parent.info.run_id)
@@ -533,7 +536,7 @@ def _links(parent: Run, folder: Path, view: str) -> dict[str, str]:
     report, table = folder / "report.html", folder / "rows.md"
     tags: dict[str, str] = {}
     trials = parent.data.tags.get("raysuite.kind") == "sweep"
-    linked = "The trials, with what was searched" if trials else "The runs, with what was compared"
+    linked = "Table of the trials with searched keys" if trials else "Table of the compared runs"
     said = f"[{linked}]({view})\n\n" if view else ""
     if report.is_file():
         info = parent.info

@@ -117,8 +117,9 @@ def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results
 
 
 def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Results:
-    """Open the newest results below PARENT. Raises UserError if there are none, and if their runs
-    differ from `plans` in what they compute, because one table would then contain rows of both."""
+    """Open the newest results below PARENT. Raises UserError if there are none, or if a key that
+    determines what a run computes has another value in their runs than in `plans`: one table would
+    then mix runs of two specs."""
     if not parent.exists():
         raise UserError(f"nothing to resume: {parent} does not exist; omit --resume")
     results = Results.open(parent.absolute())
@@ -130,7 +131,7 @@ def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Resul
     )
     if known and differing[0] != differing[-1]:
         changed = ", ".join(
-            f"{key} was {value!r} and is {differing[-1][key]!r}"
+            f"{key} was {value!r} and is now {differing[-1][key]!r}"
             for key, value in differing[0].items()
         )
         raise UserError(
@@ -147,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("spec", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--scale", help="a name in the spec's `scales`, such as laptop")
+    parser.add_argument("--scale", help="name of a form of the experiment in `scales` of the spec")
     parser.add_argument(
         "--results",
         type=Path,
@@ -246,7 +247,7 @@ def _run(plan: RunPlan, results: Results, resume: bool, requested: RequestedEnd)
         if not is_peer_loss(error):
             raise
         end = f"the run ended: {failed}" if failed else f"{error}; --resume continues the run"
-        raise RunError(f"rank {world.rank} lost another: {end}") from error
+        raise RunError(f"rank {world.rank} lost another rank: {end}") from error
     return last
 
 
@@ -273,17 +274,18 @@ def _print(plan: RunPlan, record: Record) -> None:
 
 
 _ENDING_S = 10.0
-"""Seconds to wait for a failed rank to write its reason, after it has left its group."""
+"""Seconds that a rank which lost another rank waits for that rank to record its error."""
 
 
 def _end(plan: RunPlan, results: Results, world: World, error: Exception, began: float) -> str:
-    """Record why the run that started at `began` failed, and return the error of the rank that
-    failed first, not an error that its failure caused on other ranks. Returns an empty text if no
-    rank failed but one disappeared: the run can then be resumed.
+    """Record `error` as the reason why the run that started at `began` failed, and return it. If
+    `error` is only the loss of another rank, record nothing, and return the error that the other
+    rank recorded. Returns an empty text if no rank recorded an error: a rank disappeared, and the
+    run can be resumed.
 
-    Each rank writes its own error, because ranks that wait in a collective are not notified. Ranks
-    with a shared file system share one journal. A rank that lost another rank waits for the
-    recorded reason, because torchrun kills all ranks when the first rank ends.
+    A rank that fails records its error itself, in the journal that ranks on a shared file system
+    have in common, because ranks that wait in a collective are not notified. A rank that lost
+    another rank waits for this record, because torchrun kills all ranks when the first rank ends.
     """
 
     def known() -> RunFailed | None:

@@ -1,14 +1,14 @@
 """Search for the batch size of a run on its own ranks, before the run.
 
-First each rank passes a micro-batch forward and backward without communication, and then all ranks
-exchange the result, so a rank that runs out of memory does not block the others. The largest size
-that fits is then tried in complete steps, with the optimiser's state and the strategy's buffers. A
-rank that runs out of memory in such a step ends, because the other ranks may wait in a collective
-that cannot be cancelled. The driver starts the ranks again; rank 0 reads from a file which sizes
-were tried, and the search continues with smaller sizes.
+A size is first tried by a forward and a backward pass of one micro-batch on each rank, without
+communication. The ranks exchange the result only afterwards, so a rank that runs out of memory does
+not block the others. Sizes that fit are then tried in complete steps, with the optimiser's state
+and the strategy's buffers. A rank that runs out of memory in such a step ends, because the other
+ranks may wait in a collective that cannot be cancelled. The driver starts the ranks again; rank 0
+reads from a file which sizes were tried, and the search continues with smaller sizes.
 
-An allocation that does not fit fails on a GPU, but not on a CPU. On a CPU, a larger size is tried
-only if the memory use at smaller sizes predicts that it fits.
+On a GPU, an allocation that does not fit raises an error. On a CPU, it may raise none, so a larger
+size is tried only if the memory use at smaller sizes predicts that it fits.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _next_of_all(
 
 
 def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | None:
-    """The next size to try. Sizes that are too large for a host's memory are not tried, but
-    recorded as not fitting."""
+    """The next size to try. On CPUs, sizes for which `too_much` predicts too little memory are
+    recorded as not fitting, without a trial."""
     while True:
         tried = file.read()
         wanted = search_of(plan, tried).next()
@@ -98,8 +98,8 @@ def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | N
 def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
     """A record that `size` does not fit, if the memory at smaller sizes predicts this; else None.
 
-    The peak memory is extrapolated linearly from two tried sizes that fit: the largest size, and
-    the largest size that is at most half as large.
+    The peak memory is extrapolated linearly from two tried sizes that fit: the largest one, and the
+    largest one of at most half its size or, if there is none, a size of 0 without any memory.
     """
     known = sorted(
         (each for each in tried if each.stage == "alone" and each.fits and each.peak_bytes),
@@ -122,7 +122,7 @@ def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
         stage="alone",
         micro_batch=size,
         fits=False,
-        message=f"not tried: it would need about {human_bytes(wanted)}, more than "
+        message=f"not tried: it would need about {human_bytes(wanted)}, more than the limit of "
         f"{human_bytes(limit)}",
     )
 
@@ -134,7 +134,7 @@ class _Ranks:
         self._plan, self._world, self._strategy, self._comm = plan, world, strategy, comm
         self._task = make_task(plan.spec.task, plan.dataset)
         auto = plan.spec.auto
-        assert auto is not None, "this plan has no number that trials must find"
+        assert auto is not None, "this plan has no batch size that trials must find"
         self._held = PeakMemory(world.device).start_bytes
         sharing = 1
         if world.device.type == "cpu":
@@ -211,7 +211,7 @@ class _Ranks:
     def _agreed(
         self, stage: Stage, size: int, fits: bool, memory: PeakMemory, speed: float | None
     ) -> BatchTried:
-        """The result over all ranks, after the memory of the trial is freed."""
+        """Free the memory of the trial, and return its result over all ranks."""
         gc.collect()
         on_gpu = self._world.device.type == "cuda"
         peak = memory.device_bytes() if on_gpu else memory.process_bytes() - self._held
@@ -225,7 +225,9 @@ class _Ranks:
             message = f"out of memory on {_ranks(out)}"
         elif above:
             _, taken, limit = rows[above[0]]
-            message = f"{_ranks(above)} took {human_bytes(taken)}, of {human_bytes(limit)}"
+            message = (
+                f"{human_bytes(taken)}, over the limit of {human_bytes(limit)}, on {_ranks(above)}"
+            )
         return BatchTried(
             stage=stage,
             micro_batch=size,

@@ -1,4 +1,4 @@
-"""Build a plan's model and its strategy's engine, for training and for the trials before it."""
+"""Build a plan's model and its strategy's engine, for training and for trials before training."""
 
 from __future__ import annotations
 
@@ -103,8 +103,9 @@ def step_settings(plan: RunPlan) -> StepSettings:
 def build_engine(
     plan: RunPlan, world: World, strategy: Strategy
 ) -> tuple[Engine, WeightAverage | None, list[str]]:
-    """Return the strategy's engine, the average of its weights if the plan has one, and the names
-    of the tensors that `model.weights` left at their initial values. All ranks must call it."""
+    """Return the strategy's engine, the average of its weights (None without `ema_decay`), and the
+    names of the tensors that `model.weights` left at their initial values. All ranks must call
+    it."""
     decay = plan.spec.training.ema_decay
     model, not_loaded = _model(plan, world)
     # a copy of the bare model: frameworks replace its weights, or add hooks to them

@@ -43,7 +43,7 @@ class SoFar(BaseModel):
     loss_sums: list[float] = Field(default_factory=list)
     """Summed loss of each step's samples, over all ranks."""
     figures: dict[str, list[float]] = Field(default_factory=dict)
-    """Name -> value in each step, as in EpochFinished."""
+    """Name of a figure -> its value in each step, as in EpochFinished."""
     skipped_steps: int = 0
     """Number of finished steps whose gradients overflowed in fp16."""
     seconds: float = 0.0
@@ -57,7 +57,7 @@ class SoFar(BaseModel):
     power: PowerUse | None = None
     compile_seconds: float = 0.0
     weights: list[float] = Field(default_factory=list)
-    """Divisor of each step's loss, if the divisor is computed from the step's targets."""
+    """Divisor of each step's summed loss; empty unless it is computed from the step's targets."""
     other_cores: list[float] = Field(default_factory=list)
     """Per worker: mean number of cores of its machine that other programs used; if there were
     several attempts, in the last attempt."""
@@ -80,7 +80,7 @@ class LoopState(BaseModel):
     """Class name of each label; empty in checkpoints of earlier versions."""
 
     def check_classes(self, found: Sequence[str]) -> None:
-        """Raise DataError if labels now stand for other classes than in the checkpoint."""
+        """Raise DataError if a label has a class name that differs from that in the checkpoint."""
         remedy = "restore the earlier class names, or begin a new run"
         match_classes(self.classes, "the checkpoint", found, "the data set", remedy)
 
@@ -96,15 +96,15 @@ class LoopState(BaseModel):
 
 class _Files(BaseModel):
     sizes: dict[str, int]
-    """Path relative to the checkpoint's folder -> bytes."""
+    """Path of a file, relative to the checkpoint's folder -> its size in bytes."""
 
 
 def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | None, str]:
-    """The newest complete checkpoint of a run that `keep_checkpoint` wrote to `folder` (None if
-    there is none), and the reasons why newer checkpoints are not used.
+    """The newest complete checkpoint of the run `run_id` that `keep_checkpoint` wrote to `folder`
+    (None if there is none), and the reasons why newer checkpoints are not used.
 
-    `epochs`: number of epochs in the run's journal. A checkpoint of a later epoch is not used,
-    because the journal lacks records of epochs before this checkpoint.
+    `epochs`: number of epochs in the run's journal. A checkpoint after more epochs is not used,
+    because the journal lacks the records of some of these epochs.
     """
     wrong = []
     for place in filter(Path.is_dir, places(folder)):
@@ -188,7 +188,7 @@ def write_sizes(folder: Path) -> None:
 
 
 def remove_checkpoint(folder: Path) -> None:
-    """Remove the checkpoint at `folder`, with its previous and its partial version."""
+    """Remove the checkpoint in `folder`, the previous checkpoint and a partial one."""
     for place in (folder, _older(folder), _partial(folder)):
         shutil.rmtree(place, ignore_errors=True)
 

@@ -97,7 +97,8 @@ class EpochPower:
             self._reading = self._meter.end()
 
     def use(self, comm: Comm) -> PowerUse | None:
-        """All workers' readings of the epoch; None if there are none. All ranks must call it."""
+        """All workers' readings of the epoch; None if power is not measured, or if no worker has an
+        energy counter. All ranks must call it."""
         if self._meter is None:
             return None
         own = (*astuple(self._reading), self._meter.device, self._meter.host)
@@ -143,11 +144,11 @@ def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
 
 @lru_cache
 def _counted(model: str, facts: DatasetFacts) -> ModelCost:
-    """The cost of a model, cached for several runs in a process: deep networks take seconds."""
+    """The cost of a model, cached because counting it takes seconds for a deep network."""
     return models.cost_of(ModelOptions.model_validate_json(model), facts)
 
 
 def _device(world: World, comm: Comm) -> str:
-    """The name of all workers' device; empty on CPUs, and if the devices differ."""
+    """The device name that all workers have; empty on CPUs, and if the names differ."""
     name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else ""
     return name if len(set(gather_plain(comm, name))) == 1 else ""

@@ -30,7 +30,7 @@ from raysuite.train.skipped_samples import Skipped, check_samples
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Predictions for every sample of a split, in the data set's own order."""
+    """Predictions for all samples of a split that are not skipped, in the data set's own order."""
 
     classes: tuple[str, ...]
     labels: NDArray[np.int64]
@@ -55,7 +55,7 @@ class Evaluation:
         return found
 
     def by_class(self) -> list[dict[str, Any]]:
-        """Each class with its precision, recall and F1 (None if undefined) and its samples."""
+        """Per class: name, precision, recall, F1 (None if undefined) and number of samples."""
         found = class_figures(self.classes, self.confusion.tolist())
         names = ("class", "precision", "recall", "f1", "samples")
         columns = found.names, found.precision, found.recall, found.f1, found.samples
@@ -99,8 +99,8 @@ def evaluate(
     advance: Advance = lambda samples: None,
     skipped: NDArray[np.bool_] | None = None,
 ) -> Evaluation:
-    """Predict every sample of the plan's `split` in fp32, with the model state in `weights`.
-    `skipped` [samples]: marks samples to leave out.
+    """Predict the samples of the plan's `split` in fp32, with the model state in `weights`.
+    `skipped` [samples]: True for samples to leave out.
 
     `advance` is called with the number of samples of each batch. Raises UserError if the weights do
     not match the model, and DataError for an image that cannot be read.
@@ -151,14 +151,14 @@ def evaluate_task(
 
 
 def _rows(value: Any, samples: int, task: str) -> NDArray[Any]:
-    """A tensor with few numbers per sample, as [samples, n]."""
+    """A tensor with at most MOST_NUMBERS numbers per sample, as [samples, n]."""
     if isinstance(value, Tensor) and value.dim() and len(value) == samples:
         rows: NDArray[Any] = value.reshape(samples, -1).cpu().numpy()
         if rows.shape[1] <= MOST_NUMBERS:
             return rows
     raise UserError(
-        f"--out needs an output and targets of at most {MOST_NUMBERS} numbers for each sample, "
-        f"which the task {task} does not give; omit --out"
+        f"--out needs one tensor with at most {MOST_NUMBERS} numbers per sample as the output, and "
+        f"one as the targets, but those of the task {task} are different; omit --out"
     )
 
 

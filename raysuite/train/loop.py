@@ -1,4 +1,4 @@
-"""The training loop: an epoch of steps, one exact validation, a checkpoint."""
+"""The training loop: the steps of an epoch, a validation over all samples, and checkpoints."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class TrainingLoop:
         self.first_step_at: float | None = None
         """Monotonic time at the end of the first optimiser step of this attempt."""
         self.steps_here = 0
-        """Number of optimiser steps of this attempt. Each attempt has its own warm-up, because a
-        new process warms up again."""
+        """Number of optimiser steps of this attempt. Its first `measure.warmup_steps` steps do not
+        count for the throughput, because an attempt may run in a new process."""
         self.so_far = SoFar()
         """The finished part of the current epoch."""
         self._order: tuple[int, NDArray[np.int64]] | None = None
-        """The order of samples that was computed last, with its epoch."""
+        """(epoch, order of its samples) that was computed last."""
         self.diverged_at: int | None = None
         """The first optimiser step, counted from 1, with losses or weights that are not finite."""
         self._draws: dict[str, Any] | None = None
@@ -94,7 +94,8 @@ class TrainingLoop:
         self.power = EpochPower(plan, world)
         self.live = LiveProgress()
         self._tally: Tensor | None = None
-        """Counts of this rank's samples in the last validation of this attempt."""
+        """What the task counted over this rank's samples in the last validation of this attempt,
+        such as a confusion matrix."""
         self._labels: NDArray[np.int64] | None = None
         """Labels of the training samples; negative for samples that are left out. None if labels
         are not needed."""
@@ -193,8 +194,8 @@ class TrainingLoop:
         )
 
     def class_figures(self) -> ClassFigures | None:
-        """Figures by class of the last validation; None if this attempt has not validated, or if
-        there are too many classes. All ranks must call it."""
+        """Precision, recall and F1 of each class in the last validation; None if this attempt has
+        not validated, or if the task has no classes or too many. All ranks must call it."""
         if self._tally is None:
             return None
         matrix = self.engine.comm.all_reduce(self._tally.cpu(), "sum").tolist()
@@ -220,9 +221,9 @@ class TrainingLoop:
         return early is not None and self.epoch - self.best_epoch > early.patience
 
     def _diverged_at(self, sums: Sequence[float], first: int, val_loss: float) -> int | None:
-        """The step at which the run diverged, or None. It is found from an epoch's summed losses,
-        the weights after the epoch, and the validation loss, which also reflects running means and
-        sharded weights."""
+        """The first step of the epoch with a summed loss that is not finite (except in fp16); else
+        the epoch's last step, if the weights or the validation loss are not finite; else None. The
+        validation loss also shows values that are not finite in running means."""
         for step, loss in enumerate(sums, start=first + 1):
             # in fp16, a step whose gradients overflow is skipped
             if not math.isfinite(loss) and self.plan.spec.training.precision != "fp16":
@@ -255,8 +256,8 @@ class TrainingLoop:
         return 0.0 if self._began is None else time.perf_counter() - self._began
 
     def slices(self, epoch: int) -> tuple[list[list[Slice]], list[int]]:
-        """This rank's micro-batches of each step of an epoch, and each step's throughput units over
-        all ranks."""
+        """For each step of an epoch: this rank's micro-batches, and the number of throughput units
+        over all ranks."""
         plan, engine = self.plan, self.engine
         steps = rank_slices(
             self._order_of(epoch),
@@ -271,20 +272,20 @@ class TrainingLoop:
         return list(steps), self.step_units(epoch)
 
     def step_units(self, epoch: int) -> list[int]:
-        """Throughput units (images or tokens) in each step of an epoch, over all ranks."""
+        """Number of throughput units (such as images) in each step of an epoch, over all ranks."""
         if self.task.unit == "tokens":
             return [round(weight) for weight in self._step_weights(epoch)]
         order, skipped = self._order_of(epoch), self.skipped.get("train")
         return step_sizes(order, self.plan.global_batch, skipped)
 
     def _step_weights(self, epoch: int) -> list[float]:
-        """Divisor of the summed loss of each step of an epoch."""
+        """For each step of an epoch: the divisor of the step's summed loss."""
         order, skipped = self._order_of(epoch), self.skipped.get("train")
         return step_weights(order, self.plan.global_batch, self._weights, skipped)
 
     def weight_of(self, step: Sequence[Slice]) -> float:
-        """Divisor of this rank's part of a step's loss: the number of its samples, or the sum of
-        their weights. Not used if `weighs_batches`."""
+        """Divisor of this rank's summed loss in a step: the number of the rank's samples, or the
+        sum of their weights. Not used if `weighs_batches`."""
         if self._weights is None:
             return sum(part.real for part in step)
         return float(sum(self._weights[part.ids[: part.real]].sum() for part in step))
@@ -306,7 +307,7 @@ class TrainingLoop:
 
     @property
     def counts_weights(self) -> bool:
-        """Whether the divisor of a step's loss is also its number of throughput units."""
+        """Whether the divisor of a step's loss is also the step's number of throughput units."""
         return self.weighs_batches and self.task.unit == "tokens"
 
     def weighed(self, micro_batches: Sequence[Batch]) -> tuple[list[Batch], float, float]:
@@ -393,8 +394,9 @@ class TrainingLoop:
         return [self.engine.model, *([self.average.model] if self.average else [])]
 
     def save_model(self, file: Path, weights: dict[str, Tensor]) -> None:
-        """Write the `state_dict` of the model that was validated, with unsharded `weights`, on rank
-        0. All ranks must call it."""
+        """On rank 0, write the `state_dict` of the model that was validated: the average of the
+        weights if there is one, else the engine's model with its unsharded `weights`. All ranks
+        must call it."""
         if self.average is not None:
             state = whole_state(self.average.model, self.average.weights())
         else:
@@ -548,8 +550,9 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
 def joined_figures(
     before: SoFar, steps: Sequence[dict[str, Tensor]], comm: Comm
 ) -> dict[str, list[float]]:
-    """Name -> the value at each step of the epoch: first the values of earlier attempts, then the
-    means over ranks of `steps`; NaN at a step without a value. All ranks must call it."""
+    """Name of a figure -> its value at each step of the epoch: first the values of earlier
+    attempts, then those in `steps`, averaged over all ranks; NaN at a step without a value. All
+    ranks must call it."""
     found = {name: [math.nan] * before.steps for step in steps for name in step} | before.figures
     for name, values in found.items():
         known = [step[name] for step in steps if name in step] or [torch.zeros(())]
@@ -587,7 +590,7 @@ class Validated:
     metrics: dict[str, float]
     """Metric of the task -> value."""
     tally: Tensor | None
-    """The task's counts over this rank's samples, on the device."""
+    """What the task counted over this rank's samples, such as a confusion matrix, on the device."""
 
 
 def validation_fields(metrics: dict[str, float]) -> dict[str, Any]:
@@ -635,7 +638,7 @@ def validate(loop: TrainingLoop, watch: Watch) -> Validated | EndRequest:
             sums = found if sums is None else sums + found
             if stop := watch.step():
                 return stop
-    assert sums is not None, "every rank has a batch, which may be only padding"
+    assert sums is not None, "every rank has a batch, which may consist of padding"
     sums = sums.cpu()
     sums[1] += on_host
     if not engine.counts:

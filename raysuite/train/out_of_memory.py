@@ -38,7 +38,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def figures(plan: RunPlan, world: World) -> str:
-    """This rank's used and free memory, and the spec's keys that reduce its use."""
+    """A message with this rank's used and free memory, and the spec keys that lower the use."""
     import psutil
     import torch
 

@@ -38,8 +38,8 @@ _AHEAD_STEPS = 4
 in training."""
 
 _UNSEEN = (
-    "no time shares: the profiler saw no kernel on a GPU; the driver may deny users its counters "
-    "(NVIDIA's ERR_NVGPUCTRPERM), or CUPTI is missing"
+    "no time shares: the profiler saw no kernel on a GPU; the driver may deny users access to the "
+    "GPU's performance counters (NVIDIA's ERR_NVGPUCTRPERM), or CUPTI is missing"
 )
 
 
@@ -79,7 +79,7 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
                 if found:
                     shutil.copy(timeline, trace.with_name("horovod-timeline.json"))
             except OSError as error:  # a full disk must not lose the finished run
-                trace, lost = None, f"its trace could not be written: {error}"
+                trace, lost = None, f"the trace could not be written: {error}"
     # only rank 0 has a timeline; the ranks' clocks are treated as equal
     shared = [(begin, end) for begin, end in gather_plain(loop.engine.comm, found)[0]]
     parts = parts_of(profiler.events(), COMMUNICATION, shared)
@@ -89,7 +89,7 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
 def lacks_kernels(parts: Parts, device: torch.device, comm: Comm) -> bool:
     """Whether on any rank a GPU computed but the profiler recorded none of its kernels.
 
-    The host's operators only launch kernels: their time is not computation.
+    The time of computation is then unknown: operators on the host only launch kernels.
     """
     lacks = device.type == "cuda" and not parts.kernels
     return bool(comm.all_reduce(torch.tensor([int(lacks)]), "max"))

@@ -14,8 +14,8 @@ def left_alone(plans: Sequence[RunPlan], results: Results) -> list[str]:
     resume."""
     ends = [results.end_of(plan.run_id) for plan in plans]
     lines = [
-        f"{plan.title}: it failed, and is not repeated: {end.message}; to repeat it from its first "
-        "step, add --retry-failed"
+        f"{plan.title}: not repeated, because it failed: {end.message}; to repeat it from its "
+        "first step, add --retry-failed"
         for plan, end in zip(plans, ends, strict=True)
         if isinstance(end, RunFailed) and not is_left(end)
     ]

@@ -78,13 +78,14 @@ def execute(
     """Run `plan` on this rank; every rank yields the same Records.
 
     `resume` is the folder of a checkpoint, of this run or of another run whose weights are used.
-    The trained model's state is written to `model_file`, for `torch.load(..., weights_only=True)`,
-    and rank 0's trace, if the spec enables a profile, to `trace_file`. Rank 0 writes its position
+    Rank 0 writes the trained model's state to `model_file`, for `torch.load(...,
+    weights_only=True)`; its trace to `trace_file`, if the spec enables a profile; and its position
     within an epoch to `progress_file`. `unread`: the reason why a newer checkpoint is not used.
 
     The last Record is RunFailed if the strategy fails the gate (before any step is timed), if
-    losses or weights are not finite after an epoch, or if the ranks hold different weights at the
-    end (the run's figures are then not reported). If `requested_end` returns a Stop on rank 0,
+    losses or weights are not finite after an epoch, if gradients overflow in fp16 until the loss
+    scale is too small or in every step, or if the ranks hold different weights at the end (the
+    run's figures are then not reported). If `requested_end` returns a Stop on rank 0,
     `checkpoint` is called and the last Record is RunStopped: the run can be resumed. After a Prune
     there is no checkpoint, and the last Record is RunPruned. A run with more than `until` epochs
     stops after `until` epochs, with a checkpoint and RunStopped.
@@ -187,7 +188,7 @@ class _Attempt:
         )
 
     def _transports(self, comm: Comm) -> list[str]:
-        """The different names of all ranks' transports, sorted. All ranks must call it."""
+        """The distinct names of the transports of all ranks, sorted. All ranks must call it."""
         return sorted(
             {name for each in gather_plain(comm, self._transport.names()) for name in each}
         )
@@ -214,7 +215,8 @@ class _Attempt:
         checkpoint: Checkpoint | None,
         progress_file: Path | None,
     ) -> Generator[Record, None, Record | None]:
-        """Yield the epochs; return the last Record if the run does not reach its end."""
+        """Train, and yield a Record per epoch. Return the last Record if the run fails, stops or is
+        pruned, else None."""
         loop, training, world = self.loop, self._plan.spec.training, self._world
         if progress_file is not None and world.rank == 0:
             loop.live.start(progress_file)
@@ -258,7 +260,7 @@ class _Attempt:
         return None
 
     def results(self, model_file: Path | None, trace_file: Path | None) -> Iterator[Record]:
-        """Yield the figures of a whole run, after the check that all ranks hold equal weights."""
+        """Check that all ranks hold equal weights, then yield the figures of the whole run."""
         plan, world, loop = self._plan, self._world, self.loop
         finished = self._finished()
         # Sharded weights are gathered only now, after training, because this takes additional

@@ -1,8 +1,8 @@
 """One rank of an unchanged training script: `python -m raysuite.train.script train.py`.
 
 The script runs as `__main__`, as without raysuite; `raysuite.measure.script_steps` measures its
-steps. Its output goes to the named pipe that its launcher reads. Horovod, which has its own
-launcher, gets its rank from torch's variables.
+steps. The script's output goes to a named pipe that the launcher reads. Horovod, which has its own
+launcher, gets its rank from torchrun's variables.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from raysuite.measure.script_steps import Recorder, observe, rank_file, status_b
 
 SETTINGS = "RAYSUITE_SCRIPT"
 """Environment variable with the settings of a run, as JSON: the folder of the ranks' files, the
-number of steps to check, whether energy is measured, the profile, and the launcher's start time."""
+number of steps to check, whether energy is measured, the steps to profile, and the time at which
+the ranks were launched."""
 
 
 def output_file(folder: Path, rank: int) -> Path:
@@ -42,7 +43,7 @@ slower."""
 
 
 class _Profile:
-    """Profiles some steps of a script, which do not count for the throughput."""
+    """Profiles some steps of a script. The profiled steps do not count for the throughput."""
 
     def __init__(self, recorder: Recorder, first: int, steps: int, trace: str) -> None:
         from torch.profiler import record_function

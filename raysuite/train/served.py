@@ -1,5 +1,5 @@
-"""A trained network for use outside raysuite. A classifier maps pixels to logits; the networks of
-other tasks are unchanged."""
+"""A trained network for use outside raysuite. A classifier takes pixels, which it normalises; the
+networks of other tasks take the same inputs as in training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ accepts only one."""
 
 
 class Served(nn.Module):
-    """A network preceded by its normalisation, so that users do not need the mean and std."""
+    """A network that first normalises its input, so that users do not need the mean and std."""
 
     shift: Tensor
     scale: Tensor
@@ -46,8 +46,8 @@ class Served(nn.Module):
 
 
 class Whole(nn.Module):
-    """Wraps a network with one input, so that the name of the parameter of its `forward` does not
-    matter."""
+    """Wraps a network with one input, so that the parameter of `forward` is always called
+    `inputs`."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -76,8 +76,8 @@ def network_of(plan: RunPlan, weights: Path) -> nn.Module:
         network.load_state_dict(read_state(weights))
     except RunError as error:
         raise UserError(
-            f"{weights} is damaged, or contains more than tensors; restore it from a copy, or "
-            "choose another run"
+            f"{weights} is damaged, or contains objects other than tensors and plain data; restore "
+            "it from a copy, or choose another run"
         ) from error
     except RuntimeError as error:
         raise UserError(
@@ -89,8 +89,8 @@ def network_of(plan: RunPlan, weights: Path) -> nn.Module:
 
 
 def example(plan: RunPlan) -> NDArray[Any]:
-    """Two synthetic images of the network's image size and number of channels, equal in all calls;
-    for other tasks, two inputs of the validation set.
+    """For a classifier, two synthetic images of its image size and number of channels, equal in all
+    calls; for other tasks, two inputs of the validation set.
 
     Raises UserError if the inputs are several tensors.
     """
@@ -116,8 +116,8 @@ def outputs(module: nn.Module, inputs: NDArray[Any]) -> NDArray[Any]:
 def _single(value: Any, what: str) -> NDArray[Any]:
     if not isinstance(value, Tensor):
         raise UserError(
-            f"the network's {what} are a {type(value).__name__}, but those of a registered model "
-            "are a single tensor; use the run's model.pt, a state_dict, instead"
+            f"the network's {what} are a {type(value).__name__}, but a registered model needs a "
+            "single tensor; use the run's model.pt, a state_dict, instead"
         )
     array: NDArray[Any] = value.numpy()
     return array

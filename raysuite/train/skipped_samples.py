@@ -29,7 +29,7 @@ MOST_TOLD = 20
 """Largest number of bad samples that are reported with location and reason; further bad samples are
 only counted. Also the largest number of missing parts (`lacking`) that are reported."""
 _LONGEST = 400
-"""Largest number of bytes of a location and reason that are sent to the other ranks."""
+"""Largest number of bytes of a bad sample's location and reason; a longer text is cut."""
 
 
 @dataclass(frozen=True)

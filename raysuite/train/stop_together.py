@@ -139,8 +139,8 @@ class Watch:
         """Call this on every rank before steps of a different duration, such as those of a
         validation. The next reduction then follows the first of these steps.
 
-        A number of steps that was computed from short validation steps could delay the next
-        reduction by half an epoch of training.
+        Otherwise the interval to the next reduction, a number of steps computed from the short
+        steps of a validation, could last half an epoch of training.
         """
         self._left, self._anew = 1, True
         self._met_at, self._steps = time.monotonic(), 0

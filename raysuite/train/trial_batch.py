@@ -2,8 +2,8 @@
 
     python -m raysuite.train.trial_batch FILE < plans.json
 
-writes one line per plan into FILE: a JSON list of its mistakes, as [key, message]. It runs in a
-separate process because it imports torch and the user's module, which may end the process.
+writes one line per plan into FILE: a JSON list of the plan's mistakes, as [key, message]. It runs
+in a separate process because it imports torch and the user's module, which may end the process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ _IMAGES = 2
 """Images per batch: the size of the smallest possible micro-batch, because raysuite.data.order pads
 smaller micro-batches to two samples."""
 _PASSES = 2
-"""Two passes, to find layers that are used only in every second step."""
+"""Number of passes through a network that draws no random numbers; two passes find layers that are
+used only in every second step."""
 _RANDOM_PASSES = 8
 """Number of passes through a network that draws random numbers and may choose its layers by these
 numbers."""
@@ -65,8 +66,8 @@ _KEYS = ("model.weights", "task", "data.name")
 `model.name`."""
 
 _STRIDES = (
-    "; the images are channels_last: use flatten or reshape instead of view, or set "
-    "training.memory_format: contiguous"
+    "; the images are in the memory format channels_last: use flatten or reshape instead of view, "
+    "or set training.memory_format to contiguous"
 )
 
 
@@ -121,20 +122,20 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
         if found.running and plan.spec.optimizer.averages:
             wrong["optimizer.name"] = (
                 f"layers {some(found.running, 5)} compute running statistics with the training "
-                f"weights, but {plan.spec.optimizer.name} validates the averaged weights; use "
-                "adamw, or a network with GroupNorm or LayerNorm"
+                f"weights, but with {plan.spec.optimizer.name} the averaged weights are validated; "
+                "use adamw, or a network with GroupNorm or LayerNorm"
             )
         if found.complex and plan.spec.optimizer.real:
             wrong["optimizer.name"] = (
-                f"{listed(found.complex)}: complex parameters, which {plan.spec.optimizer.name} "
-                "cannot update; use sgd, lars, lamb or adamw, or a real parameter and "
-                "torch.view_as_complex"
+                f"{listed(found.complex)}: complex parameters, which the optimiser "
+                f"{plan.spec.optimizer.name} cannot update; use sgd, lars, lamb or adamw, or a "
+                "real parameter and torch.view_as_complex"
             )
         # a single process does not synchronise BatchNorm
         if found.synced and plan.device == "cpu" and plan.spec.strategy.gated:
             wrong["model.name"] = (
-                f"layers {some(found.synced, 5)}: SyncBatchNorm, which torch has only for GPUs; "
-                "use BatchNorm, or set resources.device to gpu"
+                f"layers {some(found.synced, 5)}: SyncBatchNorm, which torch supports only on "
+                "GPUs; use BatchNorm, or set resources.device to gpu"
             )
         wrong = wrong or _untrained(plan)
         if staged := plan.spec.strategy.staged():
@@ -184,7 +185,7 @@ def _untrained(plan: RunPlan) -> dict[str, str]:
             message = (
                 f"with this option a step on a CPU raised {type(error).__name__}: {error}{held}"
             )
-            return {key: f"{message}; omit it, or use layers without buffers, such as GroupNorm"}
+            return {key: f"{message}; omit the option, or use layers without buffers (GroupNorm)"}
         finally:
             engine.close()
     return {}
@@ -234,8 +235,9 @@ def _network(
 def examine(
     model: nn.Module, task: Task, memory_format: str = "contiguous", data: str = ""
 ) -> Network:
-    """Find a model's properties by passing random samples through it, or samples of `data`
-    (DataOptions as JSON). Raises UserError, and any exception of the model's code."""
+    """Find a model's properties by passing random samples through it or, if the task cannot draw
+    samples, training samples of `data` (DataOptions as JSON). Raises UserError, and any exception
+    of the model's code."""
     strides = MEMORY_FORMATS[memory_format]
     model.to(memory_format=strides)
     named = dict(model.named_parameters())
@@ -306,13 +308,13 @@ def examine(
 def _loss(task: Task, output: Any, targets: Any) -> Tensor:
     """The summed loss of a batch, after the check that its weight and metrics can be computed.
 
-    Raises UserError if the loss, the weight or a metric raises an exception, and for targets that
-    are not finite.
+    Raises UserError if targets are not finite, or if the loss, the weight or a metric raises an
+    exception or has a wrong value.
     """
     for each in leaves(targets):
         if isinstance(each, Tensor) and not each.is_meta and not each.isfinite().all():
             raise UserError(
-                "data.name: its targets contain NaN or infinity; leave such samples out"
+                "data.name: the targets contain NaN or infinity; leave such samples out"
             )
     name = type(task).__name__
     try:
@@ -327,8 +329,8 @@ def _loss(task: Task, output: Any, targets: Any) -> Tensor:
     if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
         what = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise UserError(
-            f"task: the loss of {name} is of {what}; expected the summed loss, a floating-point "
-            "tensor of shape []"
+            f"task: the loss of {name} has to be the summed loss, a floating-point tensor of shape "
+            f"[]; got {what}"
         )
     for metric, found in zip(task.metrics, sums, strict=True):
         if metric.sums and not (isinstance(found, Tensor) and found.dim() == 1):
@@ -351,8 +353,8 @@ def _refused(strategy: StrategyOptions, network: Network) -> dict[str, str]:
     found = {}
     if network.sparse:
         found["model.name"] = (
-            f"{listed(network.sparse)}: sparse gradients, which strategies average differently; "
-            "set sparse=False in the layer"
+            f"{listed(network.sparse)}: sparse gradients, which not all strategies average in the "
+            "same way; set sparse=False in the layer"
         )
     return found | dict(strategy.network_refusals(network))
 

@@ -1,4 +1,5 @@
-"""Name each rank's layer if a collective fails: ranks in different layers wait for each other."""
+"""If a collective fails, name the layer in which each rank was: ranks in different layers wait for
+each other."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from raysuite.parallel.base import World
 from raysuite.train.world import is_peer_loss
 
 _OTHERS_S = 5.0
-"""Seconds to wait for the layer of each other rank. The wait is short, because ranks in one
-collective time out almost together."""
+"""Seconds to wait for the layer of each other rank. A short wait suffices, because ranks that wait
+for each other time out almost at the same time."""
 
 
 @contextmanager
@@ -37,8 +38,8 @@ def layers_named(model: nn.Module, world: World) -> Iterator[None]:
             raise
         where = ", ".join(f"rank {rank}: {layer}" for rank, layer in enumerate(layers))
         raise RunError(
-            f"the ranks' collectives do not match; they were in these layers: {where}; ranks have "
-            f"to use the same layers in the same order ({error})"
+            f"the ranks' collectives do not match; the ranks were in these layers: {where}; all "
+            f"ranks have to use the same layers in the same order ({error})"
         ) from error
 
 

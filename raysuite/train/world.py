@@ -42,13 +42,14 @@ def torch_device(device: str, local_rank: int) -> torch.device:
 # Distinguish a rank's own failure from the loss of another rank during a collective.
 
 _PEER_LOSS = ("DistError", "HorovodInternalError")
-"""torch.distributed's base class of NCCL, network and store errors, and Horovod's only error."""
+"""Names of exception classes: torch.distributed's base class of NCCL, network and store errors, and
+Horovod's only class."""
 
 
 def is_peer_loss(error: BaseException) -> bool:
     """Whether an error comes from a failed collective, for example because another rank died.
 
-    Gloo raises plain RuntimeErrors, whose messages begin with a place in its source code:
+    Gloo raises plain RuntimeErrors, whose messages begin with a position in Gloo's source code:
     `[.../gloo/transport/tcp/pair.cc:547] Connection closed by peer`.
     """
     while (cause := error.__cause__ or error.__context__) is not None:

@@ -199,7 +199,7 @@ def test_an_image_beyond_the_limit_is_refused_by_all(tmp_path, monkeypatch):
                 with pytest.raises(DataError) as caught:
                     show([number])
                 told.append(str(caught.value))
-    assert all("16 x 16 pixels are more than 255, the limit" in each for each in told)
+    assert all("16 x 16 pixels exceed the limit of 255" in each for each in told)
 
 
 EXACT, INSIDE, EDGE, CORNER = 1e-3, 1.001, 255 / 8 + 1, 255 * 15 / 64 + 1

@@ -89,7 +89,7 @@ def test_every_node_of_a_cluster_gets_it(tmp_path: Path) -> None:
         assert len([line for line in told if "complete already" in line]) == 2
 
         refused = place.run(*joined, "--seed", "1", code=1, **token)
-        assert refused.stdout.count("--force replaces it") == 2
+        assert refused.stdout.count("give --force to replace it") == 2
         assert "2 of 2 nodes have no complete data set" in refused.stderr
         assert "Traceback" not in refused.stderr
     finally:

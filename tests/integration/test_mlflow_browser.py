@@ -64,7 +64,7 @@ def test_the_sweep_links_to_its_trials_in_columns(
         "where tags.key = 'raysuite.kind' and tags.value = 'sweep'"
     )
     page.goto(f"{server.uri}/#/experiments/{experiment}/runs/{sweep}")
-    link = page.get_by_text("The trials, with what was searched").first
+    link = page.get_by_text("Table of the trials with searched keys").first
     page.goto(f"{server.uri}/{link.get_attribute('href')}")
     for column in ("goal/accuracy", "optimizer.lr", "optimizer.momentum", "strategy"):
         page.locator(".ag-header-cell").get_by_text(column, exact=True).first.wait_for()

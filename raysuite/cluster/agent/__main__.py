@@ -1,6 +1,7 @@
 """`python -P -m raysuite.cluster.agent FOLDER`: run one node of the cluster until a signal ends it.
 
-Exit codes: 0 ended on request; 1 Ray failed on this node; 2 the site or the folder is wrong.
+Exit codes: 0: ended on request, or after the head; 1: Ray or the agent failed on this node; 2: the
+site or the folder is invalid.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def _temp(scratch: Path) -> Path:
         return Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=scratch))  # mode 0700
     except OSError as error:
         raise UserError(
-            f"no folder can be made in the site's scratch {scratch}: {error}; give another "
-            "folder, on the node's own disk"
+            f"no folder can be made in the site's scratch {scratch}: {error}; set `scratch` to "
+            "another folder, on the node's own disk"
         ) from error
 
 

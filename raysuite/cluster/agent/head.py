@@ -37,7 +37,7 @@ _STARTS_S = 240.0
 warning is logged, and the head keeps waiting."""
 _SAVE_EACH_S = 180.0
 _TAIL = 10_000
-"""Bytes at the end of the server's output in which its last error is searched for."""
+"""Number of bytes at the end of the server's output that are searched for its last error."""
 log = logging.getLogger("raysuite.cluster")
 
 
@@ -48,8 +48,8 @@ class MlflowKeeper:
         """`output` is the file to which the server writes its output."""
         self.server = server
         self.answers = False
-        """Whether the server has answered; reset when `error` is set, but not at a quick
-        restart."""
+        """Whether the server has answered; set to False when the server has failed, but not at a
+        restart without delay."""
         self.error = ""
         """Why the server failed or is late; empty otherwise. If the server has answered before, it
         is restarted _REST_S seconds after a failure."""
@@ -83,8 +83,8 @@ class MlflowKeeper:
         self._children.start(self.server.NAME, self.server.words(), ready, self._output)
 
     def look(self) -> bool:
-        """Check the server, restart it if necessary, and copy its database. Return whether
-        `answers` or `error` has changed."""
+        """Check the server, restart it if necessary, and copy its database at intervals. Return
+        whether `answers` or `error` has changed since the last call."""
         now = time.monotonic()
         if self.error and now > self._again:
             self.error, self._again = "", math.inf
@@ -146,7 +146,7 @@ class MlflowKeeper:
     def _give_up(self, why: str) -> None:
         self.answers, self.error, self._late = False, why, False
         self._again = time.monotonic() + _REST_S if self._answered else math.inf
-        log.error("no MLflow server: %s; `raysuite sync RESULTS` writes runs later", why)
+        log.error("no MLflow server: %s; write runs later by `raysuite sync RESULTS`", why)
 
     def _end(self) -> str:
         """End the server's remaining processes; return how the server ended, and its last error."""
@@ -168,10 +168,11 @@ _NAMES_ERROR = re.compile(r"^(?!\(Background)(?!.*\b(INFO|WARNING)\b).*error", r
 # head resumes suites whose driver was killed or failed on this host.
 
 _PATIENCE_S = 180.0
-"""Seconds to try to submit a suite: on a busy node, the job server starts late."""
+"""Seconds for which a submission is repeated: on a busy node, the job server starts late."""
 _LOOK_EACH_S = 5.0
 _SUBMIT_S = 15.0
-"""Seconds for a submission, more than the 10 s for which Ray's job server waits for its agent."""
+"""Time limit of one submission, in seconds: above the 10 s for which Ray's job server waits for its
+agent."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,8 @@ class Resuming:
     def look(self, url: str) -> None:
         """Submit the remaining suites to Ray's dashboard at `url`.
 
-        A suite that the dashboard does not accept is submitted again at the next call.
+        If the dashboard does not answer, the suite is submitted again at the next call, for up to
+        _PATIENCE_S seconds.
         """
         dashboard = Dashboard(url, self._folder.token(), _SUBMIT_S)
         if time.monotonic() > self._next and self._folder.stop() is None:
@@ -314,7 +316,8 @@ class HeadNode:
             self._resuming.begin()
 
     def _place_mlflow(self) -> None:
-        """Choose the server's address. Ray's processes need it before the server answers."""
+        """Choose the address of MLflow's server, which Ray's processes need before that server is
+        started."""
         node = self._node
         options, port = node.cluster.site.mlflow, node.ports.mlflow
         server = MlflowServer(node.folder, options, node.address, port, node.temp, self._outside)
@@ -385,7 +388,7 @@ class HeadNode:
             node.say("joined")
 
     def _count(self) -> None:
-        """Write which nodes Ray counts as alive, whenever this set changes."""
+        """Write the set of nodes that Ray counts as alive, if this set has changed."""
         try:
             alive = [node for node in self._dashboard().nodes() if node.alive]
         except NoAnswerError as error:

@@ -62,15 +62,15 @@ def clear_local(folder: ClusterFolder, cluster: Cluster, tell: Callable[[str], N
 
 
 def _not_ours(node: Node) -> str:
-    """The reason why the temporary folder of `node` is not the folder that the node's agent made;
-    empty if it is this folder, or if it does not exist."""
+    """Why the folder `node.temp` is not the one that the agent of `node` made; empty if the agent
+    made this folder, or if the folder does not exist."""
     temp = Path(node.temp)
     try:
         found = temp.lstat()
     except OSError:
         return ""  # the folder is gone
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        return "it does not belong to you"
+        return "it is not a folder of yours"
     if found.st_mode & 0o077:
         return f"it is open to others (mode {stat.S_IMODE(found.st_mode):o})"
     nonce = temp / NONCE

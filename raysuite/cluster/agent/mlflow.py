@@ -1,4 +1,4 @@
-"""The cluster's MLflow server, with a password and its database on the head's own disk.
+"""The cluster's MLflow server. It requires a password; its SQLite database is on the head's disk.
 
 Several writers can corrupt a SQLite database on a network file system (optuna#815). So the database
 is restored from the cluster's folder at the start, and copied back at intervals and at the end.
@@ -26,16 +26,17 @@ from raysuite.spec.site import MlflowOptions
 DATABASE = "mlflow.db"
 _GENERATIONS = 3
 _GENERATION_S = 3600.0
-"""Number of older copies of the database that are kept, and the seconds between them."""
+"""Number of older copies of the database that are kept, and minimum seconds between two of them."""
 ANSWERED = "answered"
-"""A file next to the database that marks it as complete, from the server's first answer on."""
+"""Name of a file that the agent creates next to the database at the server's first answer: from
+then on, the database is complete."""
 _NICENESS = 10
 """MLflow has a lower priority than Ray's processes: it must not slow a start or a measured run."""
 log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowServer:
-    """The server's command line, environment and files. `Children` starts it as `mlflow`."""
+    """The server's command line, environment and files. NAME is the server's name in `Children`."""
 
     NAME = "mlflow"
 
@@ -79,8 +80,8 @@ class MlflowServer:
         return mlflow_server.answers(self.url, pid)
 
     def mark_answered(self) -> None:
-        """Write the file ANSWERED: if this agent is killed, the next agent on this host may then
-        copy the database."""
+        """Write the file ANSWERED. It allows the next agent on this host to copy the database if
+        this agent is killed."""
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:
@@ -135,8 +136,8 @@ def _read_url(file: Path) -> str:
     except ModuleNotFoundError as error:
         raise MissingPartError(
             f"{named} names a database whose driver, {error.name}, is not installed for "
-            f"{sys.executable}; `pip install 'raysuite[postgres]'`, or `make setup` in a "
-            "checkout, installs PostgreSQL's"
+            f"{sys.executable}; for PostgreSQL, install it by `pip install 'raysuite[postgres]'` "
+            "or, in a checkout, by `make setup`"
         ) from None
     return url
 

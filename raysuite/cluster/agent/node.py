@@ -1,4 +1,4 @@
-"""A node of the cluster: its environment, its Ray, and the main loop of worker nodes."""
+"""A node of the cluster: its environment, its Ray processes, and the main loop of worker nodes."""
 
 from __future__ import annotations
 
@@ -150,7 +150,8 @@ class ThisNode:
         )
 
     def took(self, what: str, since: float) -> None:
-        """Record how long the part `what` of the start took, from the monotonic time `since`."""
+        """Record the duration of the phase `what` of the node's start. The phase began at the
+        monotonic time `since`, and ends now."""
         self._seconds[what] = time.monotonic() - since
 
     def take_ports(self, attempt: int) -> None:
@@ -179,7 +180,7 @@ class ThisNode:
         """Raise NodeFailedError if slurmstepd on this node has died."""
         if self._step.is_lost():
             raise NodeFailedError(
-                "SLURM's process of the step (slurmstepd) has ended on this node, so Ray is "
+                "slurmstepd, SLURM's process for the step, has ended on this node, so Ray is "
                 "ended too"
             )
 
@@ -293,7 +294,7 @@ class WorkerNode:
     def _head_ended(self) -> bool:
         """Whether the head of this step has ended.
 
-        Raises NodeFailedError if the head failed, or if this node's step is lost.
+        Raises NodeFailedError if the head failed, or if slurmstepd on this node has died.
         """
         self._node.check_step()
         for other in self._node.folder.nodes():
@@ -312,7 +313,8 @@ _LOOK_EACH_S = 1.0
 
 
 class Signals:
-    """Handles SIGTERM, SIGINT, SIGHUP and a file as requests to end, and SIGUSR1 as a warning."""
+    """Handles SIGTERM, SIGINT, SIGHUP and a file as requests to end, and SIGUSR1 as SLURM's warning
+    before the time limit."""
 
     def __init__(self, end: Path) -> None:
         """`end` is a file that exists once the end has been requested."""

@@ -47,7 +47,7 @@ def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
     if isinstance(site, HostsSite):
         index, _, start = variables.get(PLACE, "").partition(":")
         if not index.isdecimal():
-            raise UserError(f"{PLACE} is not set: `raysuite cluster up` starts the agents of hosts")
+            raise UserError(f"{PLACE} is not set; start agents only by `raysuite cluster up`")
         return Place(here, int(index), start, site.cpus_per_node, site.gpus_per_node)
     cpus = _number(variables, "SLURM_CPUS_ON_NODE")
     attempt = _number(variables, "SLURM_RESTART_COUNT") or 0
@@ -106,8 +106,8 @@ def own_addresses() -> dict[str, str]:
 
 
 def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os.environ) -> str:
-    """This node's IPv4 address on the site's interface or, if the site names no interface, on the
-    route to `head`.
+    """This node's IPv4 address on the site's interface. If the site names no interface, the address
+    is the loopback address for a local site, and the address on the route to `head` for others.
 
     On the head itself `head` is None, and the address is found by the node's name and SLURM's
     variables. Raises UserError if no address is found.
@@ -124,8 +124,8 @@ def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os
             return candidate
     raise UserError(
         f"found no address of this node that other nodes can reach; it has "
-        f"{', '.join(sorted(ours)) or 'no IPv4 address, and raysuite needs one'}: name the "
-        "interface between the nodes in the site's `interface`, as `ip -br address` lists them"
+        f"{', '.join(sorted(ours)) or 'no IPv4 address, and raysuite needs one'}; set the site's "
+        "`interface` to the network interface between the nodes (`ip -br address` lists all)"
     )
 
 

@@ -22,7 +22,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 def start_words(place: Place, address: str, ports: Ports, gcs: str, temp: Path) -> list[str]:
-    """The command line of this node's Ray; `gcs` is the head's HOST:PORT."""
+    """The command line that starts Ray on this node; `gcs` is the HOST:PORT of the head's GCS."""
     low, high = ports.workers
     options = {
         "node-ip-address": address,
@@ -61,8 +61,9 @@ def check_temp(temp: Path) -> None:
     length = len(os.fsencode(temp)) + _BELOW_TEMP
     if length > LONGEST_SOCKET_PATH:
         raise UserError(
-            f"the temporary folder {temp} is {length - LONGEST_SOCKET_PATH} bytes too long for "
-            "Ray's sockets; set TMPDIR, or a site's `scratch`, to a shorter one, such as /tmp"
+            f"the path of the temporary folder {temp} is {length - LONGEST_SOCKET_PATH} bytes too "
+            "long for Ray's sockets; set TMPDIR, or a site's `scratch`, to a folder with a shorter "
+            "path, such as /tmp"
         )
 
 

@@ -1,4 +1,4 @@
-"""The formats of data sets on disk: one module each, loaded on use.
+"""The formats of data sets on disk, in modules that are imported on first use.
 
 A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)` and
 `to_check(target, decode, write_index)`. The modules of DETECTED also have `detect(path, names)`,
@@ -31,7 +31,7 @@ _MODULES = {
     "tensors": "tensors",
 }
 DETECTED = ("folder", "idx", "binary", "tfrecord")
-"""One format per module that can recognise its files, in the order in which they are tried."""
+"""The formats whose modules are asked to recognise a folder, in this order; one per module."""
 
 
 def module_of(form: str | None) -> Any:
@@ -56,8 +56,9 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -
     """Prepare the data set on this machine's disk for loading.
 
     Most sets are read in place, and only their listing is written below `cache` (default:
-    `cache_dir()`). `digits`, unpacked .gz files of MNIST and converted pickles of CIFAR-10 are
-    written there once, and checked against their checksums. Any number of processes may call this.
+    `cache_dir()`). The files of the set `digits`, unpacked .gz files of MNIST and converted pickles
+    of CIFAR-10 are written there once, and checked against their checksums. Several processes may
+    call this at the same time.
 
     Raises DataError if the data set is missing or damaged, or if its counts differ from `facts`.
     """

@@ -32,22 +32,23 @@ class Counts:
     val: int
     classes: tuple[str, ...]
     passed_over: int = 0
-    """The number of files and folders of an image folder that are ignored, except hidden ones."""
+    """The number of ignored files and folders in an image folder, not counting hidden ones."""
     vocabulary: int = 0
-    """The number of different tokens, or of classes that have no names; 0 for other sets."""
+    """The vocabulary size of a text, or the number of classes of a set of (inputs, targets); 0 if
+    unknown, and for other sets."""
     inputs: str = ""
     """The dtypes and shapes of a sample's inputs, if they are not images: see `DatasetFacts`."""
 
 
 def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
-    """The error that lists missing files, with their folder, their origin, and what to do.
+    """The error that lists missing files and their folder, and says how to get them.
 
     `missing`: paths below the set's folder; if empty, the folder itself is missing.
     """
     root = root_of(data)
     what = f"{some(missing, SHOWN)} missing in {root}" if missing else f"no folder {root}"
     if data.name not in NAMED:
-        return DataError(f"{data.name}: {what}; put them there, or change data.path")
+        return DataError(f"{data.name}: {what}; put the files there, or change data.path")
     make = f"raysuite data make {data.name} --format {data.form}"
     if data.path or data.root:
         make += f" --out {data.path or root}"
@@ -55,11 +56,11 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
     if known.origin is None:
         whence = "there are no official files"
     elif data.form == known.formats[0] or data.form == "pickle":
-        whence = f"official files: {known.origin}; put them there, or set data.path"
+        whence = f"official files: {known.origin}; put them into that folder, or set data.path"
     elif data.form == "tfrecord":
-        whence = "TFRecords are made of an image folder by `raysuite data convert`"
+        whence = "make TFRecords from an image folder with `raysuite data convert`"
     else:
-        whence = "put a folder of images there, or set data.path"
+        whence = "put the images into that folder, or set data.path"
     return DataError(
         f"{data.name} as {data.form}: {what}; {whence}; or make a synthetic data set: `{make}`"
     )
@@ -68,9 +69,9 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
 def files_of(
     data: DataOptions, folders: Sequence[str], names: Sequence[str], packed: str = ""
 ) -> dict[str, Path]:
-    """Find the files `names`, with or without the suffix `packed`. Of `folders`, which are below
-    the set's folder, the one with most of the files is used. Raises DataError, which names missing
-    files."""
+    """Find the files `names`, with or without the suffix `packed`, in one of `folders`, which are
+    relative to the set's folder: in the one that contains the most of them. Raises DataError,
+    which names missing files."""
     root = root_of(data)
     if not root.is_dir():
         raise absent(data, ())
@@ -153,7 +154,8 @@ class Source(ABC):
         """Where the sample is stored, such as its file and byte offset, for error messages."""
 
     def label(self, sample: int) -> int:
-        """The label alone, counted from 0, read as fast as the format allows. Raises DataError."""
+        """The label, counted from 0; where the format allows it, read without the image. Raises
+        DataError."""
         return self.read(sample)[1]
 
     def file(self, sample: int) -> str | None:
@@ -166,7 +168,7 @@ class Source(ABC):
 
 
 class TensorSource(Source):
-    """A split whose samples are (inputs, targets); only `data.augment` can change them."""
+    """A split whose samples are (inputs, targets), used unchanged except for `data.augment`."""
 
     @abstractmethod
     def sample(self, number: int) -> Any:
@@ -190,14 +192,14 @@ class TensorSource(Source):
         return samples
 
     def stacked(self, samples: list[Any], first: int) -> Any:
-        """(inputs, targets) of the samples, stacked; `first` is the number of the first sample."""
+        """(inputs, targets) of the samples, stacked; `first`: number of the first, for errors."""
         from torch.utils.data import default_collate
 
         inputs, targets = default_collate(samples)
         return inputs, targets
 
     def read(self, sample: int) -> tuple[Sample, int]:
-        raise DataError(f"{self.place(sample)}: its samples are not images")
+        raise DataError(f"{self.place(sample)}: the sample is (inputs, targets), not an image")
 
 
 class OpenFile:
@@ -215,7 +217,9 @@ class OpenFile:
         """Exactly `size` bytes from `offset` on. Raises DataError if the file ends earlier."""
         data = os.pread(self._file.fileno(), size, offset)
         if len(data) < size:
-            raise DataError(f"{self.path} at byte {offset}: the file was cut short; copy it again")
+            raise DataError(
+                f"{self.path} at byte {offset}: the file was cut short; copy the file again"
+            )
         return data
 
     def close(self) -> None:

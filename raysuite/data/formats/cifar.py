@@ -1,4 +1,4 @@
-"""CIFAR-10's binary and pickled batches: https://www.cs.toronto.edu/~kriz/cifar.html"""
+"""CIFAR-10's files ("batches"), binary or pickled: https://www.cs.toronto.edu/~kriz/cifar.html"""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def find(data: DataOptions) -> dict[str, list[Path]]:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of images in each split. Raises DataError, which names an incomplete batch."""
+    """The number of images in each split. Raises DataError, which names missing or bad batches."""
     one = records if data.form == "binary" else lambda path: len(read_batch(path).labels)
     counts = {split: sum(map(one, paths)) for split, paths in find(data).items()}
     return Counts(counts["train"], counts["val"], CLASSES)
@@ -58,7 +58,7 @@ def records(path: Path) -> int:
     if not size or size % RECORD:
         raise DataError(
             f"{path} at byte {size - size % RECORD}: record cut short, {size % RECORD} of "
-            f"{RECORD} bytes; copy it again"
+            f"{RECORD} bytes; copy the file again"
         )
     return size // RECORD
 
@@ -80,7 +80,7 @@ def read_batch(path: Path) -> Batch:
         content = load(path.read_bytes())
     except (ValueError, OSError) as error:
         raise DataError(
-            f"{path}: not a batch of CIFAR-10 that can be trusted: {error}; copy the file again "
+            f"{path}: cannot be read safely as a batch of CIFAR-10: {error}; copy the file again "
             "from the official archive"
         ) from error
     found = content if isinstance(content, dict) else {}
@@ -96,8 +96,8 @@ def read_batch(path: Path) -> Batch:
     ):
         raise DataError(
             f"{path}: not a batch of CIFAR-10; expected a dictionary with `labels`, a list of "
-            f"numbers from 0 to 9, and `data`, a row of {PLANES} bytes for each; copy the file "
-            "again from the official archive"
+            f"numbers from 0 to 9, and `data`, an array with a row of {PLANES} bytes per label; "
+            "copy the file again from the official archive"
         )
     return Batch(bytes(labels), planes.data)
 
@@ -215,7 +215,7 @@ def detect(path: Path, names: set[str]) -> Format | None:
 
 
 class _Maker:
-    """Replaces a function of NumPy or Python in a pickle; the replacement can only make values."""
+    """Called in place of a function of NumPy or Python that a pickle names; only makes values."""
 
     __slots__ = ("_make",)
 
@@ -236,7 +236,7 @@ class _Kind:
     code: str
 
     def __setstate__(self, state: object) -> None:
-        """Ignore the state: single bytes have no byte order, and fields are not supported."""
+        """Ignore the byte order and the fields: arrays of single bytes have neither."""
 
 
 @dataclass
@@ -250,7 +250,7 @@ class Array:
     def __setstate__(self, state: Any) -> None:
         _, shape, kind, fortran, data = state
         if fortran:
-            raise ValueError("an array in Fortran's order")
+            raise ValueError("it has an array in Fortran's memory order")
         self.shape, self.kind, self.data = shape, kind.code, _raw(data)
 
 
@@ -261,13 +261,13 @@ def _raw(data: Any) -> bytes:
 
 def _encode(text: str, encoding: str) -> bytes:
     if encoding not in ("latin1", "latin-1"):
-        raise ValueError(f"bytes in the encoding {encoding!r}")
+        raise ValueError(f"it has bytes in the encoding {encoding!r}")
     return text.encode("latin-1")
 
 
 def _from_buffer(data: bytes, kind: _Kind, shape: tuple[int, ...], order: str) -> Array:
     if order != "C":
-        raise ValueError(f"an array in the memory order {order!r}")
+        raise ValueError(f"it has an array in the memory order {order!r}")
     return Array(kind.code, shape, bytes(data))
 
 
@@ -286,7 +286,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> _Maker:
         full = f"{module}.{name}".replace("numpy._core.", "numpy.core.")
         if full not in _ALLOWED:
-            raise ValueError(f"it would call {full}, and only arrays and plain data are read")
+            raise ValueError(f"it would call {full}, but may contain only arrays and plain data")
         return _ALLOWED[full]
 
 
@@ -302,9 +302,9 @@ def load(data: bytes) -> Any:
             # first.
             for operation, argument, position in pickletools.genops(io.BytesIO(data)):
                 if operation.name.endswith("PUT") and (argument or 0) > len(data):
-                    raise ValueError(f"a damaged memo at byte {position}")
+                    raise ValueError(f"it has a damaged memo index at byte {position}")
             return _Unpickler(io.BytesIO(data), encoding="latin-1").load()
     except ValueError:
         raise
     except Exception as error:  # a damaged pickle can raise any error
-        raise ValueError(f"a damaged pickle ({type(error).__name__})") from error
+        raise ValueError(f"it is a damaged pickle ({type(error).__name__})") from error

@@ -29,7 +29,7 @@ _BYTES = 0x08
 CLASSES = tuple(str(digit) for digit in range(10))
 
 Files = dict[str, tuple[Path, Path]]
-"""Split -> its images and its labels."""
+"""Split -> the file of its images and the file of its labels."""
 
 
 def find(data: DataOptions) -> Files:
@@ -45,8 +45,8 @@ def count(data: DataOptions) -> Counts:
 
 
 def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
-    """Numbers of images, rows and columns of a split. Raises DataError if a number is 0, or if the
-    number of labels differs from the number of images."""
+    """The number of images in a split, and of rows and columns in each image. Raises the errors of
+    `shape`, and DataError if a number is 0 or if the number of labels is not that of images."""
     many, rows, columns = shape(images, 3)
     (labelled,) = shape(labels, 1)
     if many != labelled:
@@ -59,10 +59,10 @@ def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
 
 
 def shape(path: Path, dimensions: int) -> tuple[int, ...]:
-    """The sizes in the header of an IDX file of unsigned bytes.
+    """The size of each dimension, from the header of an IDX file of unsigned bytes.
 
-    Raises DataError if the header is wrong, or if the file's length does not match it. The unpacked
-    length of a .gz file is read from its last four bytes (RFC 1952).
+    Raises DataError if the header is wrong, or if the file's length does not match the header. The
+    unpacked length of a .gz file is read from its last four bytes (RFC 1952).
     """
     head = _head(path, head_size(dimensions))
     if head[:4] != bytes([0, 0, _BYTES, dimensions]) or len(head) < head_size(dimensions):
@@ -107,9 +107,10 @@ _CHUNK = 1 << 20
 
 
 def unpack(path: Path, dimensions: int, target: Path) -> None:
-    """Write `path`, an IDX file of unsigned bytes, plain or .gz, to `target` as a plain file.
+    """Copy `path`, an IDX file of unsigned bytes, to `target`; a .gz file is unpacked.
 
-    Never writes more than the file's header states. Raises DataError if the file is damaged.
+    Unpacking writes no more than the size in the header. Raises DataError if the .gz file is
+    damaged, or if its unpacked size differs from the size in the header.
     """
     if path.suffix != ".gz":
         shutil.copyfile(path, target)

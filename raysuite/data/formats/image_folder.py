@@ -58,7 +58,7 @@ class Images:
     unlabelled: list[str]
     """Paths of validation images without a known class, from one flat folder."""
     others: dict[str, list[str]]
-    """Split -> paths of entries that are neither images of a class nor hidden."""
+    """Split -> paths of the ignored entries, without hidden ones."""
     wrong: list[Finding]
     """Errors that were found in the folders."""
 
@@ -83,11 +83,11 @@ def find(data: DataOptions) -> Images:
 
 def folder_state(data: DataOptions) -> tuple[float, str]:
     """The latest modification time of the set's folders and label files, in seconds since 1970, and
-    a digest of all their times. The digest changes if files are added or removed, as this changes a
-    folder's time.
+    a digest of all their paths and modification times. The digest changes if files are added or
+    removed, because that changes the modification time of their folder.
 
-    The entries of the folders are not listed: this would take a thousand times as long. Raises
-    OSError if a folder is missing.
+    The images in the class folders are not listed, because that would take a thousand times as
+    long. Raises OSError if a folder is missing.
     """
     root = root_of(data).resolve()
     top = _top(root)
@@ -129,7 +129,8 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
     """The images below `root`; the field `wrong` of the result has the errors in its folders.
 
     Each class needs a training folder with an image; with `skip`, the folder may be empty. Each
-    class also needs a validation folder, unless `val_may_lack` or `skip` is True.
+    class also needs a validation folder, unless `val_may_lack` or `skip` is True, or all validation
+    images are in one flat folder.
     """
     top = _top(root)
     folders = {split: root / f"{top}{split}" for split in SPLITS}
@@ -253,8 +254,8 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
     """The synset of each image of a flat folder, from the first file of LABEL_FILES that exists.
 
     The files of the devkit and of TensorFlow have one line per image, in order of file name;
-    Kaggle's file has the image names. Raises DataError if there is no such file, or if its number
-    of images or its classes differ from those of the folders.
+    Kaggle's file has the image names. Raises DataError if there is no such file, if it has
+    another number of images than the folder, or if it has a class without a training folder.
     """
     file = next((path for path in _label_places(root, top) if path.is_file()), None)
     if file is None:
@@ -272,19 +273,20 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
             lines = [names[int(line)] for line in lines]
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise DataError(
-            f"{file}: the classes of the validation images cannot be read ({error!r}); copy it "
-            "again, or move the images into val/CLASS"
+            f"{file}: the classes of the validation images cannot be read ({error!r}); copy the "
+            "file again, or move the images into val/CLASS"
         ) from error
     if len(lines) != len(images):
         raise DataError(
             f"{file} has the classes of {len(lines)} images, but there are {len(images)} images; "
-            "make the numbers equal, or move the images into val/CLASS"
+            "copy the incomplete file or folder again, or move the images into val/CLASS"
         )
     unknown = sorted({*lines} - {*classes})
     if unknown:
         raise DataError(
-            f"{file}: validation images of {len(unknown)} classes that have no folder in "
-            f"{root / top}train: {', '.join(unknown[:5])}; add the folders, or remove these images"
+            f"{file} names {len(unknown)} classes that have no folder in {root / top}train: "
+            f"{', '.join(unknown[:5])}; add the folders, or remove the validation images of these "
+            "classes and their lines in the file"
         )
     return lines
 
@@ -409,8 +411,8 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
         if others:
             told = sorted(map(_told, others), key=lambda entry: -entry[0])
             message = (
-                f"{len(others)} entries are ignored (valid: files in class folders that "
-                f"end in {', '.join(IMAGE_SUFFIXES)}): {some([text for _, text in told], 3)}"
+                f"{len(others)} entries are ignored (valid: in class folders, files that end "
+                f"in {', '.join(IMAGE_SUFFIXES)}): {some([text for _, text in told], 3)}"
             )
             findings.append(Finding(str(root / split), -1, "file", message, note=True))
     tasks = tuple(

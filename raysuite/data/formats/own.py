@@ -1,4 +1,4 @@
-"""The user's own data set, `module:attribute`. The attribute is called once for each split."""
+"""The user's own data set, `module:attribute`; the attribute is called with each split's name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts, distinct_names, match_classes
 
 EXPECTED = (
-    "expected a map-style data set: len(), and [i] -> a sample for i from 0; see "
+    "expected a map-style data set, with len(), and [i] for sample i, counted from 0; see "
     "docs/how-to/own-data.md"
 )
 
@@ -93,7 +93,7 @@ def declared_classes(data: DataOptions, made: Any) -> tuple[str, ...]:
     if isinstance(own, str) or not isinstance(own, Sequence | np.ndarray):
         raise DataError(
             f"{data.name}: its `classes` is a {type(own).__name__}; valid: a list of names in the "
-            "order of the labels, or their number"
+            "order of the labels, or the number of classes"
         )
     return tuple(map(str, own))
 
@@ -107,11 +107,12 @@ def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
     if data.classes is None and not names:
         raise DataError(
             f"{data.name}: the number of classes is not known; set data.classes, or give the data "
-            "set an attribute `classes` with their names"
+            "set an attribute `classes` with the class names"
         )
     if names and data.classes is not None and len(names) != data.classes:
         raise DataError(
-            f"{data.name} has {len(names)} classes, and data.classes is {data.classes}; correct one"
+            f"{data.name} has {len(names)} classes, but data.classes is {data.classes}; correct "
+            "one of the two"
         )
     return distinct_names(names, data.name) or tuple(map(str, range(data.classes or 0)))
 
@@ -142,7 +143,7 @@ class Source(base.Source):
         except (Exception, SystemExit) as error:  # the user's code may raise any error
             raise DataError(
                 f"{place} raised {type(error).__name__}: {error}; expected an image and its "
-                "label; correct it, or set data.bad_samples to skip"
+                "label; correct the data set, or set data.bad_samples to skip"
             ) from error
 
     def place(self, sample: int) -> str:
@@ -195,7 +196,7 @@ _CHUNK = 500
 """Samples per task; each task makes two instances of the data set."""
 DIFFERS = (
     "differs when another instance reads it, so workers and epochs would not train on the same "
-    "data; draw from a generator that is seeded by the split and the number of the sample"
+    "data; draw random numbers from a generator that is seeded by the split and the sample's number"
 )
 """Message for a sample that is not the same at every reading."""
 

@@ -1,7 +1,8 @@
 """The user's own data set for any task but classification: `data_set[i]` -> (inputs, targets).
 
-Inputs and targets are each a tensor, an array, a number, or a tuple or dictionary of these. Only
-`data.augment`, for images with masks, changes them: see raysuite.data.masks.
+Inputs and targets are each a tensor, an array, a number, or a tuple or dictionary of these. They
+are used unchanged, except that `data.augment` may change images with masks: see
+raysuite.data.masks.
 
 A batch is stacked by torch's `default_collate`, or by the data set's own method `collate`, which
 gets a list of samples and returns (inputs, targets).
@@ -82,7 +83,7 @@ class _Samples:
             found = self._set[number]
         except (Exception, SystemExit) as error:  # the user's code may raise any error
             why = f"{type(error).__name__}: {error}"
-            raise DataError(f"{place} raised {why}; correct it") from error
+            raise DataError(f"{place} raised {why}; correct the data set") from error
         if not isinstance(found, tuple | list) or len(found) != 2:
             parts = f" of {len(found)}" if isinstance(found, tuple | list) else ""
             what = f"{type(found).__name__}{parts}"
@@ -105,8 +106,8 @@ class _Samples:
         except (Exception, SystemExit) as error:  # the user's code may raise any error
             raise DataError(
                 f"{self.place(first)} and {len(samples) - 1} others cannot be stacked "
-                f"({type(error).__name__}: {error}); give all samples one shape, or the data set a "
-                "method `collate` that pads them"
+                f"({type(error).__name__}: {error}); give all samples the same shape, or give the "
+                "data set a method `collate` that pads them"
             ) from error
         # torch's default_collate turns tuples into lists
         inputs, targets = (mapped(each, lambda value: value) for each in (inputs, targets))

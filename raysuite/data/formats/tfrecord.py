@@ -60,7 +60,8 @@ _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
 
 _MOST = 100_000
-"""A file name that states a larger number of shards is ignored in the search for missing shards."""
+"""Upper bound of the number of shards in a file name; a name with a larger number is ignored in the
+search for missing shards."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,9 @@ def count(data: DataOptions) -> Counts:
     counts = {split: sum(map(len, map(_index, each))) for split, each in _indexed(data).items()}
     empty = [split for split in SPLITS if not counts[split]]
     if empty:
-        raise DataError(f"no records in {' and '.join(empty)} of {root_of(data)}; write them again")
+        raise DataError(
+            f"no records in {' and '.join(empty)} of {root_of(data)}; write the shards again"
+        )
     return Counts(counts["train"], counts["val"], class_names(data))
 
 
@@ -162,13 +165,13 @@ def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
         raise DataError(
             f"no index of {some(bare, SHOWN)}; expected NAME.idx next to it or in idx_files; "
             f"run `raysuite data check {root_of(data)} --write-index` or NVIDIA's tfrecord2idx, or "
-            "set data.bad_samples to skip to find the records anew in each run"
+            "set data.bad_samples to skip, so that each run searches the shards for their records"
         )
     return found
 
 
 def class_names(data: DataOptions) -> tuple[str, ...]:
-    """The class names in `classes.txt` next to the shards, or else the class numbers.
+    """The class names in `classes.txt` in the set's folder; without this file, the class numbers.
 
     Raises DataError if the file is empty or not UTF-8, or if its number of names is not
     `data.classes`.
@@ -183,13 +186,14 @@ def class_names(data: DataOptions) -> tuple[str, ...]:
         raise DataError(f"{path} is not UTF-8 text: {error}; write it again as UTF-8") from error
     if not names or (data.classes is not None and len(names) != data.classes):
         raise DataError(
-            f"{path} names {len(names)} classes, and data.classes is {data.classes}; correct one"
+            f"{path} names {len(names)} classes, but data.classes is {data.classes}; correct one "
+            "of the two"
         )
     return distinct_names(names, str(path))
 
 
 def first_label(data: DataOptions) -> int:
-    """The number of the first class in the records."""
+    """The label of the first class in the records."""
     if data.features.first_label is not None:
         return data.features.first_label
     return NAMED[data.name].first_label if data.name in NAMED else 0
@@ -211,7 +215,7 @@ def walk(path: Path) -> Iterator[tuple[int, int]]:
             if head[8:] != _crc(head[:8]):
                 raise DataError(
                     f"{path} at byte {offset}: the checksum of the record's length differs; "
-                    "copy it again"
+                    "copy the file again"
                 )
             size = FRAME + int.from_bytes(head[:8], "little")
             if offset + size > end:
@@ -222,12 +226,12 @@ def walk(path: Path) -> Iterator[tuple[int, int]]:
 
 def cut_short(place: str, present: int, size: int) -> DataError:
     """The error for a record that is cut short by the end of its file."""
-    return DataError(f"{place}: record cut short, {present} of {size} bytes; copy it again")
+    return DataError(f"{place}: record cut short, {present} of {size} bytes; copy the file again")
 
 
 def _crc(data: bytes) -> bytes:
-    """The CRC-32C of `data`, masked as in records. The mask is for data that itself contains CRCs,
-    for which the plain CRC is weak (TensorFlow's crc32c.h)."""
+    """The CRC-32C of `data`, masked as in TFRecords. It is masked because the plain CRC is weak for
+    data that itself contains CRCs (TensorFlow's crc32c.h)."""
     crc: int = google_crc32c.value(data)
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
@@ -242,7 +246,8 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
 
 
 def read_index(path: Path) -> NDArray[np.int64]:
-    """[n, 2] int64: offset and size of each record in bytes. Raises DataError if it is damaged."""
+    """An index as [n, 2] int64: offset and size of each record, in bytes. Raises DataError if the
+    file is not an index."""
     try:
         numbers = np.array(path.read_bytes().split(), dtype=np.int64)
         return numbers.reshape(-1, 2)
@@ -272,11 +277,16 @@ def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
         raise cut_short(place, max(0, min(present, size)), size)
     length, data = int.from_bytes(record[:8], "little"), record[HEAD:-4]
     if record[8:HEAD] != _crc(record[:8]):
-        raise DataError(f"{place}: the checksum of the record's length differs; copy it again")
+        raise DataError(
+            f"{place}: the checksum of the record's length differs; copy the file again"
+        )
     if length != len(data):
-        raise DataError(f"{place}: record and index disagree; write the index again")
+        raise DataError(
+            f"{place}: the record's length differs from its size in the index; "
+            "write the index again"
+        )
     if record[-4:] != _crc(data):
-        raise DataError(f"{place}: the checksum of the record's data differs; copy it again")
+        raise DataError(f"{place}: the checksum of the record's data differs; copy the file again")
     return data
 
 
@@ -368,14 +378,15 @@ def decode_example(
     if len(images) != 1 or len(labels) != 1:
         raise DataError(
             f"{place}: the Example lacks {image_name} (one image) or {label_name} (one integer); "
-            f"it has {', '.join(present) or 'no features'}; name its features in data.features"
+            f"it has {', '.join(present) or 'no features'}; set data.features.image and "
+            "data.features.label to the names of its features"
         )
     return images[0], labels[0]
 
 
 def _class_name(data: bytes) -> list[str]:
-    """The class name in an Example, in a list; an empty list if there is none. `synset` is
-    preferred, because ImageNet's `text` is not unique (two synsets are called crane)."""
+    """The class name in an Example, in a list; an empty list if there is none. The feature `synset`
+    is preferred to `text`, which is not unique in ImageNet (two synsets are called crane)."""
     feature = _Example.FromString(data).features.feature
     names = (feature[f"image/class/{key}"].bytes_list.value for key in ("synset", "text"))
     return [found[0].decode("utf-8", "backslashreplace") for found in names if found][:1]
@@ -537,7 +548,8 @@ def check_shard(
 ) -> Part:
     """Check every record of a shard; `count` is called with each record's size in bytes.
 
-    labels: the valid labels, or None if unknown; sha256: the file's entry in the manifest, or None.
+    labels: the valid labels, or None if unknown; sha256: the file's checksum in the manifest, or
+    None.
     """
     part = Part(split)
     try:
@@ -612,7 +624,7 @@ def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: 
     """Add an error for the index; with `write`, instead write the index from the places `found`."""
     if not write:
         part.wrong(
-            "index", str(path), f"{wrong}; --write-index writes the index of an undamaged shard"
+            "index", str(path), f"{wrong}; --write-index writes a new index of an undamaged shard"
         )
         return
     try:
@@ -620,12 +632,12 @@ def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: 
     except OSError as error:
         part.wrong("index", str(path), f"{wrong}; the index cannot be written ({error.strerror})")
     else:
-        part.note("index", str(path), f"written: {wrong}")
+        part.note("index", str(path), f"{wrong}; written by --write-index")
 
 
 def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[Finding]]:
-    """(first label, findings), from all `labels` in the records; the first label is None if the
-    labels do not match the class names."""
+    """(first label, findings), from all `labels` in the records and the number of class names. The
+    first label is None if it is unknown or if the labels do not match the class names."""
     present = sorted(labels)
     many = len(target.names)
     if not present or not many:

@@ -1,14 +1,15 @@
 """Text and tokens: sequences of equal length, cut from one stream of tokens for each split.
 
-In text, a token is a byte. Files of tokens contain 16-bit whole numbers, little-endian, or 32-bit
-numbers if the vocabulary has more than 65,536 tokens. X.bin may have an X.idx, the index of
+In a text, each byte is a token. Files of tokens contain 16-bit integers, little-endian, or 32-bit
+integers if the vocabulary has more than 65,536 tokens. X.bin may have an X.idx, the index of
 Megatron-LM's `preprocess_data.py` (megatron/core/datasets/indexed_dataset.py), which gives the
 dtype and the position of each sequence. The stream consists of these sequences in order. As in
 Megatron-LM, a sample may contain tokens of several documents.
 
 With T tokens in a sequence, sample i has the inputs tokens[i T : (i + 1) T]. The target of each
 input is the next token. In an epoch, every token but the first is therefore predicted once. The
-last sample can have fewer tokens: the rest of its targets are IGNORED_TOKEN.
+last sample can have fewer than T tokens: it is padded with inputs of 0 and targets of
+IGNORED_TOKEN.
 """
 
 from __future__ import annotations
@@ -132,8 +133,9 @@ def _stream(data: DataOptions, split: str) -> _Stream:
         size = file.stat().st_size
         if size % dtype.itemsize:
             raise DataError(
-                f"{file}: its {size} bytes are not a whole number of tokens of {dtype.itemsize} "
-                f"bytes; tokens of a vocabulary of up to {_SHORT:,} have 2, of larger ones 4"
+                f"{file}: its size, {size} bytes, is not a multiple of the {dtype.itemsize} bytes "
+                f"of a token (2 bytes if data.classes is at most {_SHORT:,}, else 4); set "
+                "data.classes to the size of the vocabulary, or write the file again"
             )
         stretches.append(_Stretch(_mapped(file, dtype), str(file), 0, size // dtype.itemsize))
     return _Stream(stretches)
@@ -146,10 +148,10 @@ def _mapped(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 _MAGIC = b"MMIDIDX\0\0"
 _HEADER = struct.Struct("<9sQBQQ")
-"""The fields of the index's header: magic bytes, version, kind of number, number of sequences, and
+"""The fields of the index's header: magic bytes, version, dtype code, number of sequences, and
 length of the list of documents."""
 _KINDS = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-"""Kind of number -> dtype, for whole numbers."""
+"""Megatron-LM's dtype code -> NumPy dtype, for the codes of integers."""
 
 
 def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
@@ -158,17 +160,17 @@ def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
     Raises DataError if the index is damaged, is not Megatron-LM's, or does not match the file.
     """
     content = index.read_bytes()
-    remedy = "write both files again, or remove the index if the tokens are plain numbers"
+    remedy = "write both files again, or remove the index to read the tokens without it"
     if len(content) < _HEADER.size or not content.startswith(_MAGIC):
         raise DataError(f"{index} is not a Megatron-LM index; {remedy}")
     _, version, kind, sequences, documents = _HEADER.unpack_from(content)
     if version != 1 or kind not in _KINDS:
         raise DataError(
-            f"{index}: version {version} and numbers of kind {kind}; valid: version 1 and the "
-            f"kinds {', '.join(map(str, _KINDS))}, whole numbers; {remedy}"
+            f"{index}: version {version} and dtype code {kind}; valid: version 1 and the dtype "
+            f"codes of integers ({', '.join(map(str, _KINDS))}); {remedy}"
         )
     if len(content) < _HEADER.size + 12 * sequences + 8 * documents:
-        raise DataError(f"{index}: ends before the last of its {sequences} sequences; {remedy}")
+        raise DataError(f"{index}: too short for its {sequences} sequences; {remedy}")
     lengths = np.frombuffer(content, "<i4", sequences, _HEADER.size).astype(np.int64)
     pointers = np.frombuffer(content, "<i8", sequences, _HEADER.size + 4 * sequences)
     tokens = _mapped(file, np.dtype(_KINDS[kind]))
@@ -176,8 +178,8 @@ def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
     beyond = (lengths < 0) | (firsts < 0) | (firsts + lengths > len(tokens)) | (odd != 0)
     if beyond.any():
         raise DataError(
-            f"{index}: sequence {int(beyond.argmax())} is not in the {file.stat().st_size} bytes "
-            f"of {file}; {remedy}"
+            f"{index}: the position or length of sequence {int(beyond.argmax())} does not fit the "
+            f"{file.stat().st_size} bytes of {file}; {remedy}"
         )
     apart = np.flatnonzero(firsts[1:] != (firsts + lengths)[:-1]) + 1
     for numbers in np.split(np.arange(sequences), apart):
@@ -223,8 +225,9 @@ class Source(TensorSource):
         if beyond.any():
             wrong = int(beyond.argmax())
             raise DataError(
-                f"{self._tokens.place(start + wrong)}: token {tokens[wrong]}; the vocabulary has "
-                f"{self._vocabulary}; set data.classes to its size"
+                f"{self._tokens.place(start + wrong)}: token {tokens[wrong]} is not in the "
+                f"vocabulary of {self._vocabulary} tokens; set data.classes to the size of the "
+                "vocabulary"
             )
         inputs, targets = np.zeros(length, np.int64), np.full(length, IGNORED_TOKEN)
         inputs[: min(length, len(tokens))] = tokens[:length]

@@ -1,4 +1,4 @@
-"""Make the loader that a spec names; its module is imported on use."""
+"""Make the loader that a spec names; only then is the loader's module imported."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ KINDS = {
 
 
 def inputs_of(prepared: Prepared) -> list[str]:
-    """The keys of the result of `cut` that the pipeline of this data set uses."""
+    """The keys of the dictionary from `cut` that the pipeline needs for this data set."""
     names = ["low", "high"] if prepared.resizes else []
     if prepared.resizes or prepared.augment == "pad_crop_flip":
         names = ["corner", "extent", *names]
@@ -49,9 +49,10 @@ def inputs_of(prepared: Prepared) -> list[str]:
 
 
 def cut(got: Read) -> dict[str, NDArray[Any]]:
-    """The views as inputs of the pipeline. `corner` and `extent` [b, 2]: the first whole pixel that
-    the view's box touches, and the number of pixels; `low` and `high` [b, 2]: the box's edges
-    relative to `corner`; all as (height, width). `flip` [b]: 1 if the view is mirrored."""
+    """The views as inputs of the pipeline. `corner` and `extent` [b, 2]: the first pixel that the
+    view's box touches, and the number of touched pixels; `low` and `high` [b, 2]: the box's edges
+    relative to `corner`; all in the order (vertical, horizontal). `flip` [b]: 1 if the view is
+    mirrored."""
     low = got.views.boxes[:, [1, 0]]
     high = low + got.views.boxes[:, [3, 2]]
     corner = np.floor(low)

@@ -37,7 +37,7 @@ class Decoded:
     def __init__(self, folder: Path, channels: int) -> None:
         self.labels: NDArray[np.int64] = np.load(folder / "labels.npy", mmap_mode="r")
         self.offsets: NDArray[np.int64] = np.load(folder / "offsets.npy", mmap_mode="r")
-        """[n] offset of each image's first pixel in bytes; -1 if the image could not be decoded."""
+        """[n] byte offset of each image's first pixel; -1 if the image could not be decoded."""
         self.sizes: NDArray[np.int64] = np.load(folder / "sizes.npy", mmap_mode="r")
         """[n, 2] width and height."""
         # mode "c" (copy on write) only because torch warns of read-only arrays
@@ -70,7 +70,7 @@ class Decoding:
         self._labels = np.zeros(samples, np.int64)
 
     def size(self) -> int:
-        """The size in bytes of the files that `write` writes."""
+        """Upper bound of the total size, in bytes, of the files that `write` writes."""
         if self._prepared.exact:  # images of other sizes are errors
             self._sizes[:] = self._prepared.facts.image_size
         else:
@@ -92,7 +92,7 @@ class Decoding:
             decoded = decode(image, self._prepared.facts.channels, self._source.place(sample))
             size_fits = size_of(decoded, "") == tuple(self._sizes[sample].tolist())
             if not size_fits or not 0 <= label < self._prepared.facts.classes:
-                raise DataError("its size or class differs from the data set's")
+                raise DataError("the image's size or class does not match the data set")
             start = int(offsets[sample])
             pixels[start : start + decoded.size] = decoded.ravel()
             self._labels[sample] = label
@@ -130,15 +130,15 @@ class Decoding:
 
 
 _Cut = tuple[Tensor, Tensor]
-"""Images [b, size, size, C] and labels [b], in memory that is copied to the device."""
+"""Images [b, size, size, C] and labels [b], not yet copied to the device."""
 
 
 class MemoryLoader:
     """Cuts batches out of decoded images, in threads that prefetch.
 
-    The first worker of a node decodes the split, on all its cores, while the other workers wait.
-    Images keep their size, and views are cut from them as in the loader `native`. An image that
-    cannot be decoded is left out; its error is raised when a batch needs the image.
+    The first worker of a node decodes the split, on all cores that it may use, while the other
+    workers wait. Images keep their size, and views are cut from them as in the loader `native`. An
+    image that cannot be decoded is left out; its error is raised when a batch needs the image.
     """
 
     def __init__(
@@ -201,8 +201,8 @@ class MemoryLoader:
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
     """Cut the views out of all images [b, H, W, C] at once; the views must have the images' size.
-    Images are shifted by whole pixels, filled with zeros, and mirrored where `seen.flips` is
-    True."""
+    Images are shifted by whole pixels, with zeros in the uncovered border, and mirrored where
+    `seen.flips` is True."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:

@@ -34,7 +34,8 @@ _PART = 16
 
 
 class InThreads:
-    """Prefetches batches in threads that share each batch. With 0 threads, loads on demand."""
+    """Prefetches batches; each batch is split among several threads. With 0 threads, batches are
+    loaded on demand."""
 
     def __init__(
         self, rendering: Rendering, split: Split, options: NativeOptions, room: Room
@@ -85,7 +86,7 @@ class InThreads:
 
 
 class InProcesses:
-    """PyTorch's DataLoader, with raysuite's order instead of its sampler."""
+    """PyTorch's DataLoader, with raysuite's list of Slices as its sampler."""
 
     def __init__(self, batches: Batches, options: NativeOptions, pinned: bool) -> None:
         self._order: list[Slice] = []

@@ -28,8 +28,8 @@ from raysuite.nested import leaves, mapped
 from raysuite.spec.loaders import RayDataOptions
 
 _Row = tuple[Any, Any] | str
-"""Images [b, size, size, C] and labels [b], or inputs and targets of another task, in memory that
-is copied to the device; or an error message."""
+"""Images [b, size, size, C] and labels [b], or inputs and targets of samples that are not images,
+not yet copied to the device; or an error message."""
 _Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
@@ -37,7 +37,7 @@ _BLOCKS_PER_TASK = 4
 
 
 class RayDataLoader:
-    """Decodes in Ray Data tasks on this worker's node, and streams their batches.
+    """Decodes in Ray Data tasks on this worker's node, and streams the decoded batches.
 
     Ray Data's own splits give each row to the worker that is free. Here, each worker streams a
     dataset of its own slices, and gets the blocks in the order of these slices.

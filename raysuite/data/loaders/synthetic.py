@@ -20,7 +20,7 @@ from raysuite.spec.loaders import SyntheticOptions
 
 
 class SyntheticLoader:
-    """Draws one random batch; every batch that it yields consists of the first samples of this one.
+    """Draws one random batch, and yields batches that consist of its first samples.
 
     All batches share memory, so they must not be changed. Images are standard normal, similar to
     normalised images, and labels and tokens are uniform. Validation and training have different

@@ -102,7 +102,7 @@ class TensorLoader:
 
 
 class HeldLoader(TensorLoader):
-    """Stacks samples that the first worker of a node read once for all workers."""
+    """Stacks samples that the first worker of a node has read once for all workers of the node."""
 
     def _source_of(self, prepared: Prepared, split: Split) -> Callable[[], TensorSource]:
         held = _Held(_opened(prepared, split), prepared, split)
@@ -159,15 +159,17 @@ class _Held(TensorSource):
             parts = _by_place(self._source.sample(number))
             if parts.keys() != places.keys():
                 raise DataError(
-                    f"{self._source.place(number)} has other keys, or more or fewer parts, than "
-                    "the first sample; the loader memory needs samples of one kind"
+                    f"{self._source.place(number)} differs from the first sample in its keys or "
+                    "in its number of parts; for the loader `memory`, give all samples the same "
+                    "keys and parts, or use the loader `native`"
                 )
             # dictionaries of equal keys may have them in another order
             found = [_tensor(parts[place]) for place in places]
             if [each.dtype for each in found] != kinds:
                 raise DataError(
                     f"{self._source.place(number)} has the dtypes {_kinds(found)}, but the first "
-                    f"sample has {_kinds(self._first)}; the loader memory needs samples of one kind"
+                    f"sample has {_kinds(self._first)}; for the loader `memory`, give all samples "
+                    "the same dtypes, or use the loader `native`"
                 )
             self._read.append(found)
         return sum(each.nbytes + 8 * each.dim() for found in self._read for each in found) + 4096
@@ -178,7 +180,8 @@ class _Held(TensorSource):
             if len({len(shape) for shape in shapes}) > 1:
                 raise DataError(
                     f"the tensors of {self._source.place(0)} and of other samples have different "
-                    "numbers of dimensions; the loader memory needs samples of one kind"
+                    "numbers of dimensions; for the loader `memory`, give them the same number, or "
+                    "use the loader `native`"
                 )
             np.save(folder / f"{number}.npy", np.array(shapes, np.int64))
             with (folder / f"{number}.bin").open("wb") as file:

@@ -223,7 +223,7 @@ def _differs(what: str, found: dict[str, Any], synthetic: SyntheticSet) -> str:
     wanted = identity(synthetic)
     keys = [key for key in wanted if found.get(key) != wanted[key]]
     told = ", ".join(f"{key} {found.get(key)} instead of {wanted[key]}" for key in keys)
-    return f"{what} ({told}); --force replaces it, --out names another folder"
+    return f"{what} ({told}); give --force to replace it, or another folder as --out"
 
 
 def identity(synthetic: SyntheticSet) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, i
 def whole(
     chunk: Chunk, done: dict[tuple[str, int], Written], synthetic: SyntheticSet, work: Path
 ) -> bool:
-    """Whether the journal lists the chunk, with the size that the chunk's files have."""
+    """Whether the journal lists the chunk, and its size there is that of the chunk's files."""
     written = done.get((chunk.split, chunk.number))
     if written is None:
         return False
@@ -267,7 +267,7 @@ def whole(
 
 @contextmanager
 def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold an exclusive lock for writing `folder`; it is released when this process ends.
+    """Hold an exclusive lock for writing `folder`; it is also released if this process is killed.
 
     `waiting` is called once if another process holds the lock.
     """
@@ -343,7 +343,7 @@ def make(
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written: {error}; {how_to_write(error)} or give another --out; "
-            "the complete files are kept, and the same command then continues"
+            "the complete files are kept, and the same command continues after them"
         ) from error
     return Made(
         path=str(folder),

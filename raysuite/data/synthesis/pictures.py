@@ -38,8 +38,8 @@ def fields(side: int) -> list[NDArray[np.float32]]:
 
 
 def field_side(longest: int) -> int:
-    """The side, in pixels, of the fields from which pictures with a longer side of `longest` pixels
-    are cut. It is at least 1.5 times `longest`, and a multiple of 256 (for the FFT)."""
+    """The side, in pixels, of the noise fields for pictures whose longer side has `longest` pixels.
+    It is at least 1.5 times `longest`, and a multiple of 256 (for the FFT)."""
     return 256 * max(1, -(-3 * longest // (2 * 256)))
 
 
@@ -80,7 +80,7 @@ _PATTERN_SIDE = 32
 _WAVES = 3
 _UPRIGHT_SHARE = 0.25
 _STRIPE = 64
-"""Rows that are computed at once."""
+"""Number of rows that are computed at once."""
 
 
 class Painter:
@@ -88,7 +88,7 @@ class Painter:
         self._of = synthetic
 
     def label(self, split: Split, sample: int) -> int:
-        """The label, from 0. Each block of `classes` samples is a random order of the classes."""
+        """The label, from 0. A block of `classes` samples has each class once, in random order."""
         block, place = divmod(sample, self._of.classes)
         return int(_order(self._of.seed, split == "val", block, self._of.classes)[place])
 
@@ -169,7 +169,7 @@ def _direction(draw: np.random.Generator) -> NDArray[np.float64]:
 def _digit(draw: np.random.Generator, label: int, split: Split, side: int) -> Pixels:
     """One of scikit-learn's scans of the digit, slightly distorted: [side, side, 1].
 
-    The digit fills 20 of 28 pixels, as in MNIST. train and val use different scans.
+    The digit takes up about 20/28 of the side, as in MNIST. train and val use different scans.
     """
     scans = _scans()[label]
     kept = scans[::5] if split == "val" else [scan for i, scan in enumerate(scans) if i % 5]

@@ -27,27 +27,27 @@ SIZES: dict[str, Size] = {
 
 _SIDES = (8, 2048)
 _QUALITY = {"natural": 88, "noise": 75}
-"""JPEG quality. 88 makes images of 500 x 375 pixels about 100 KB; 75 is Pillow's default, as used
-by DDLBench: https://github.com/sara-nl/DDLBench benchmark/generate_synthetic_data.py"""
+"""JPEG quality. With 88, images of 500 x 375 pixels have about 100 KB; 75 is Pillow's default, as
+used by DDLBench: https://github.com/sara-nl/DDLBench benchmark/generate_synthetic_data.py"""
 _PER_SHARD = {"train": 1251, "val": 391}
 """Images per TFRecord shard, as in ImageNet's 1,024 training and 128 validation shards."""
 _PER_FOLDER_CHUNK = 256
 _PER_CLASS = 10
-"""Training images per class below which a set with more than ten classes gets fewer classes, unless
-the number of classes is given."""
+"""Smallest mean number of training images per class, unless the number of classes is given: with
+too few images, a set with more than ten classes gets fewer classes."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a set that one task writes. If its process was killed, the whole part is written
-    again."""
+    """A part of a set that one task writes. If the task's process is killed, the whole chunk is
+    written again."""
 
     split: Split
     number: int
     of: int
     """The number of chunks in the split."""
     first: int
-    """The number of the chunk's first sample in the split."""
+    """The index, in the split, of the chunk's first sample."""
     images: int
 
 
@@ -119,7 +119,8 @@ def plan_synthetic_set(
     content: str = "natural",
     seed: int = 0,
 ) -> SyntheticSet:
-    """The parameters of a synthetic version of a named set; arguments of None mean official values.
+    """The parameters of a synthetic version of a named set, with official values for arguments that
+    are None.
 
     `images` is the number of training images; validation images keep the official proportion, with
     at least one per class. Without `classes`, a set with more than ten classes gets fewer classes
@@ -141,7 +142,9 @@ def plan_synthetic_set(
     classes = _classes(name, facts.classes, train, classes)
     val = max(round(train * facts.val_samples / facts.train_samples), classes)
     if chosen in CIFAR_FILES and train < len(CIFAR_FILES[chosen]["train"]):
-        raise UserError(f"{train} images for CIFAR-10's five training files; give five or more")
+        raise UserError(
+            f"{train} training images are too few for CIFAR-10's five files; give five or more"
+        )
     jpeg = chosen in ("folder", "tfrecord") and facts.image_size > 32
     width, height = _size(name, chosen, size)
     return SyntheticSet(

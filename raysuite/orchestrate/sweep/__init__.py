@@ -1,4 +1,4 @@
-"""A sweep: trials of one spec, each a whole run on its own workers, through Ray Tune."""
+"""Run a sweep with Ray Tune: trials of one spec, each of which is a run on its own workers."""
 
 from raysuite.orchestrate.sweep.sweep_driver import run
 

@@ -38,9 +38,10 @@ _DIGITS = 6
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
-    """The distribution from which Optuna draws numbers for `spec_value`: numbers in a range, to be
-    rounded; for a normal distribution, cumulative probabilities; else indices of equally likely
-    values (or of whole blocks of the spec)."""
+    """The distribution from which Optuna draws a number, which `spec_value` converts to the spec's
+    value. In a range, this number is the value before rounding; for integers on a logarithmic
+    scale, it is the value in units of the step, before rounding; for a normal distribution, it is a
+    cumulative probability; for other integers and for choices, it is the index of the value."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform" | "quniform":

@@ -57,8 +57,9 @@ class Population:
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
         """The ids of the trials that wait at the end of an interval and may continue. No trial may
         continue before all trials to be compared have reached the end of the interval; then all
-        may, and the decision on each trial is written to its journal. Trials whose checkpoints are
-        incomplete continue first, alone, without a decision.
+        may, and the decision on each trial is written to its journal. If checkpoints of some trials
+        are missing or incomplete, only these trials may continue at first: they repeat their
+        segment, and no decision is made before.
 
         `plans`: the plans of the whole population; `left`: the ids of trials whose workers and
         driver have ended. Decisions are only written to the journals of `left`, because a driver

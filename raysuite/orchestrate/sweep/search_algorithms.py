@@ -1,4 +1,5 @@
-"""Choose the next trial's values, in advance or from earlier objectives."""
+"""Choose the values of a sweep's next trial: the next values of a fixed list, or values that Optuna
+suggests from the results of earlier trials."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ def next_values(
 ) -> Values | None:
     """The values of a sweep's next trial; None if there are no more.
 
-    Optuna suggests them, or they are the first values that no trial has and that are not in
-    `left_out`. `trials` are all trials so far, including running ones; `left_out` are infeasible
-    values, for which there are no trials.
+    Optuna suggests them, or they are the first drawn values that are neither in `trials` nor in
+    `left_out`; values that are drawn twice get two trials. `trials` are all trials so far,
+    including running ones; `left_out` are values that give no valid spec, and so no trial.
     """
     if search.searcher.name == "optuna":
         from raysuite.orchestrate.sweep.optuna import OptunaAlgorithm

@@ -27,13 +27,14 @@ from raysuite.records.judged import held_after
 # A batch size that is not known is searched for on the trial's own workers, before its run.
 
 FOLDER = "batches"
-"""Folder in the results folder for searches for batch sizes; empty when no search is running."""
+"""Subfolder of the results folder into which searches for batch sizes write their trials; empty
+when no search is running."""
 
 
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
     """Search for a plan's batch size, write the result to the run's journal, and return the plan
-    with the size. Return None if no size was found, after recording the reason, or if the sweep was
-    stopped.
+    with the size. If no size was found, record the reason and return None. If the sweep was
+    stopped, return None.
 
     `deadline`: time at which the search is ended, in seconds since 1970.
     """
@@ -129,7 +130,7 @@ class WarmWorkers:
         self._thread.join()
 
     def _end_after(self, number: int) -> None:
-        """End the workers, unless a later job than `number` has been started."""
+        """End the workers, unless a job after job `number` has been started."""
         with self._lock:
             if self._number == number and not self._ends:
                 self._ends = True
@@ -153,7 +154,8 @@ class WarmWorkers:
 
 
 _ENDING_S = 30.0
-"""Seconds after the deadline in which Ray Train may end workers; then the trial's process exits."""
+"""Seconds that Ray Train has after the deadline to end the workers; after that, the trial's process
+exits."""
 
 
 class Request(BaseModel):
@@ -168,8 +170,8 @@ class Request(BaseModel):
 
 
 def as_text(model: BaseModel) -> str:
-    """JSON of a pydantic model: Ray Tune would rename values of nested models. (Pydantic's own JSON
-    would fail for file names that are not UTF-8.)"""
+    """A pydantic model as JSON text, because Ray Tune flattens nested dictionaries and so renames
+    their keys. (Pydantic's own JSON would fail for file names that are not UTF-8.)"""
     return json.dumps(model.model_dump(mode="json"))
 
 
@@ -186,7 +188,8 @@ class Setting:
 
 
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
-    """Carry out `config["request"]`, a Request as JSON; report each epoch's line of the journal.
+    """Carry out `config["request"]`, a Request as JSON; report each epoch to Ray Tune, as a line of
+    the journal without values per step.
 
     If the run has ended, its end is recorded before this function returns. A failed run raises no
     exception.

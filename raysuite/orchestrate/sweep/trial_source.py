@@ -65,7 +65,7 @@ def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
 class TuneShutdown(Callback):
     """Ends Ray Tune's thread at its next step, without waiting for trials.
 
-    Otherwise the thread would continue to call Ray after Ray's end.
+    Otherwise the thread would still call Ray after Ray has been shut down.
     """
 
     def __init__(self) -> None:
@@ -104,9 +104,11 @@ class TrialSource(Searcher):
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
         self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
-        """Trials that wait at the end of an interval for the other trials of their population."""
+        """Run id -> plan of each trial that waits, at the end of a PBT interval, for the other
+        trials of its population."""
         self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in self._plans)
-        """Whether the whole population has been chosen, as is the case after its first PBT step."""
+        """Whether all trials of the population have been chosen. After its first PBT step, they
+        have."""
         self._has_changed = True
         self._pending = deque(plan for plan in left if plan.run_id not in self._held)
         self._running: dict[str, RunPlan] = {}
@@ -128,8 +130,8 @@ class TrialSource(Searcher):
         return self._all_decided and not (self._pending or self._running or self._held)
 
     def suggest(self, trial_id: str) -> Any:
-        """The next run; None if the cluster lacks the resources for it now; FINISHED if there are
-        no more."""
+        """The next run; None if no run can start now, but others are running; FINISHED if none can
+        start and none is running."""
         if self.stopped or stopping.requested_stop(self._results.folder) or self._is_full():
             return None if self._running else Searcher.FINISHED
         self._release()
@@ -157,7 +159,8 @@ class TrialSource(Searcher):
         return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Store the plan that a trial reports after its batch search; ignore reports of epochs."""
+        """Store the plan that a trial reports after the search for its batch size; ignore reports
+        of epochs."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate(json.loads(result["plan"]))
@@ -170,8 +173,8 @@ class TrialSource(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Called by Ray Tune when a trial has ended. If its process died, its run is repeated, or
-        recorded as lost."""
+        """Called by Ray Tune when a trial has ended. If the trial's process died, the run is
+        repeated, or recorded as failed: lost too often, or past the deadline."""
         plan = self._running.pop(trial_id)
         self._has_changed = True
         stopped = stopping.requested_stop(self._results.folder)
@@ -199,7 +202,8 @@ class TrialSource(Searcher):
         return held_after(self._results.records(plan.run_id)) is not None
 
     def _release(self) -> None:
-        """Let waiting trials continue if their whole population has arrived."""
+        """Let waiting trials continue, once all trials to be compared have reached the end of the
+        interval."""
         self._is_whole |= self._all_decided
         if not (self._held and self._is_whole and self._has_changed):
             return
@@ -241,8 +245,8 @@ class TrialSource(Searcher):
         return not wrong
 
     def _decide(self) -> RunPlan | None:
-        """Choose the next feasible plan. Values without a valid spec are reported; a plan that
-        cannot be executed here is recorded as infeasible."""
+        """Choose the next feasible plan. Values that give no valid spec are left out and reported;
+        a plan that cannot be executed here is recorded as infeasible."""
         if self._all_decided:
             return None
         left_out, known = 0, self._trials()

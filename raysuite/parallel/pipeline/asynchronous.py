@@ -40,7 +40,7 @@ class AsynchronousEngine(PipelineEngine):
         """The number of steps since the pipeline was empty."""
         self._rates: list[float] = []
         self._newest = -1
-        """The micro-batch of the last forward pass."""
+        """The number of the micro-batch in the last forward pass; -1 if there was none."""
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         self._rates.append(lr)
@@ -92,7 +92,7 @@ class Stash:
     def __init__(self, weights: list[Tensor]) -> None:
         self._weights = weights
         self._version = 0
-        """The number of updates since the start."""
+        """The number of updates since the pipeline was empty."""
         self._older: dict[int, list[Tensor]] = {}
         self.most = 1
         """Largest number of versions in memory at the same time."""
@@ -127,7 +127,7 @@ class Stash:
         self.most = max(self.most, 1 + len(self._older))
 
     def restart(self) -> None:
-        """Restart counting with an empty pipeline."""
+        """Count versions from 0 again, and free the older versions; the pipeline must be empty."""
         self._version = 0
         self._older.clear()
 

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from raysuite.errors import UserError
 
 _EXTRA_STATE = "_extra_state"
-"""Suffix of the keys of a `state_dict` under which the results of get_extra_state are stored."""
+"""A `state_dict` contains the result of a module's get_extra_state under a key with this suffix."""
 
 Part = Callable[[Tensor], Tensor]
 """A module of the network, or a function without weights."""
@@ -52,10 +52,11 @@ def blocks_of(model: nn.Module) -> list[Block]:
 
     Supported are raysuite's CIFAR ResNets, torchvision's ResNets, VGGs and MobileNetV2,
     nn.Sequential, and any module with a method `layers()` that returns its layers in the order of
-    calls. A layer is a module, a function without weights, or a sequence of both that is not cut.
+    calls. A layer is a module, a function without weights, or a sequence of modules and functions
+    that stays in one block.
 
-    Raises UserError for any other model, for a parameter that is in no part or in two, and for a
-    module with an extra state.
+    Raises UserError for any other model, for a parameter that is in no block or in several blocks,
+    and for a module with an extra state.
     """
     merged: list[list[Part]] = [[]]
     for parts in _layers(model):
@@ -67,7 +68,7 @@ def blocks_of(model: nn.Module) -> list[Block]:
     seen = Counter(id(each) for block in found for each in block.parameters)
     named = dict(model.named_parameters())
     wrong = {
-        "its layers() do not contain {}": [n for n, each in named.items() if not seen[id(each)]],
+        "its layers do not contain {}": [n for n, each in named.items() if not seen[id(each)]],
         "several blocks contain {}; weights cannot be tied": [
             name for name, each in named.items() if seen[id(each)] > 1
         ],
@@ -78,7 +79,8 @@ def blocks_of(model: nn.Module) -> list[Block]:
     told = [text.format(", ".join(names[:5])) for text, names in wrong.items() if names]
     if told:
         raise UserError(
-            f"strategy.name: pipeline cannot cut {type(model).__name__}: {'; '.join(told)}"
+            f"strategy.name: the value `pipeline` cannot be used with {type(model).__name__}: "
+            f"{'; '.join(told)}"
         )
     return found
 
@@ -179,10 +181,10 @@ def _layers(model: Any) -> list[list[Part]]:
     if isinstance(model, nn.Sequential):
         return _in_a_row(model)
     raise UserError(
-        "strategy.name: pipeline needs the network as a list of layers, and "
-        f"{type(model).__name__} is not one; valid: raysuite's CIFAR ResNets, torchvision's "
+        "strategy.name: the value `pipeline` needs a network that raysuite can divide into layers, "
+        f"and {type(model).__name__} is not one; valid: raysuite's CIFAR ResNets, torchvision's "
         "ResNets, VGGs and mobilenet_v2, nn.Sequential, and any module with a method layers() "
-        "that returns them in order"
+        "that returns its layers in the order of calls"
     )
 
 
@@ -198,7 +200,7 @@ def _in_a_row(sequence: nn.Sequential) -> list[list[Part]]:
 
 
 def prune(model: nn.Module, kept: Sequence[Block], blocks: Sequence[Block]) -> None:
-    """Remove from `model` the modules of all `blocks` that no `kept` block contains.
+    """Remove from `model` each module that is in one of `blocks` but in none of the blocks `kept`.
 
     The remaining modules keep their names. Modules outside all blocks remain, because functions
     between layers may call them. `model` itself can no longer be called.

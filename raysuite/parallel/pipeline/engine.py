@@ -2,8 +2,9 @@
 
 The ranks of a copy of the pipeline are consecutive, in the order of its stages. The first stage
 loads the images of the copy's micro-batches. All ranks load the labels, and thus know how many
-samples they receive. Micro-batches may therefore differ in size; each has the same samples as in
-one process that accumulates gradients. The last stage computes the loss and counts the samples.
+samples they receive. Micro-batches may therefore differ in size; each has the same samples as the
+micro-batch of one process that accumulates gradients. The last stage computes the loss and counts
+the samples.
 
 Activations go to the next stage, and their gradients to the stage before. There is one process
 group for each direction and chunk (see `Schedule`), so that transfers between two ranks of a group
@@ -81,8 +82,9 @@ class Groups:
 
 
 class Pipeline(TorchGroupStrategy):
-    """Gradients equal those of one process that accumulates over the micro-batches. Asynchronous
-    schedules apply them some steps later."""
+    """With a synchronous schedule, gradients equal those of one process that accumulates over the
+    micro-batches. With an asynchronous schedule, the weights of a pass may lack the latest updates,
+    and some updates are made only in later steps."""
 
     def __init__(self, options: PipelineOptions) -> None:
         self.options = options
@@ -95,7 +97,7 @@ class Pipeline(TorchGroupStrategy):
         if world.size % schedule.workers:
             raise UserError(
                 f"strategy.stages: one copy of the network takes {schedule.workers} workers; got "
-                f"{world.size} workers; give a multiple of {schedule.workers}"
+                f"{world.size} workers; set resources.workers to a multiple of {schedule.workers}"
             )
         super().start(world)
         # all ranks must make all groups, in the same order
@@ -148,7 +150,8 @@ class Measured:
 
 
 class PipelineEngine(TorchEngine):
-    """Passes micro-batches through the stages of one worker, and the results to the next worker."""
+    """Runs the forward and backward passes of one worker's stages, and exchanges activations and
+    gradients with the neighbouring stages."""
 
     def __init__(
         self,
@@ -214,7 +217,7 @@ class PipelineEngine(TorchEngine):
         self._asked: dict[Operation, tuple[Any, Tensor]] = {}
         """Operation -> its receive in progress, and the tensor that is received."""
         self._returned: set[tuple[int, int]] = set()
-        """(stage, rank) of each sender whose gradients have arrived."""
+        """(own stage, rank of the next stage) if a receive of gradients from it has begun."""
         self._announced: set[tuple[int, int]] = set()
         self._output: list[int] | None = None
         """The shape of the network's output for one sample: [classes], or [tokens, vocabulary]."""
@@ -245,11 +248,11 @@ class PipelineEngine(TorchEngine):
         return self._total
 
     def _ask(self, operation: Operation, samples: Sequence[int], ahead: bool = False) -> None:
-        """Begin to receive an operation's input from another stage, in the order of operations.
-        `samples`: the size of each micro-batch of the step. `ahead`: whether the operation before
-        this one has not been executed yet. Data are then received only if their shape is known and
-        the two ranks have exchanged data before, because a first transfer blocks until both take
-        part."""
+        """Begin to receive an operation's input, if it comes from another stage. Must be called in
+        the order of operations. `samples`: the size of each micro-batch of the step. `ahead`:
+        whether the operation before this one has not been executed yet. The input is then received
+        only if its shape is known and an earlier transfer from the same rank has begun, because the
+        first transfer between two ranks blocks until both take part."""
         stage = operation.stage
         if operation in self._asked:
             return
@@ -351,7 +354,8 @@ class PipelineEngine(TorchEngine):
 
     @contextmanager
     def _kept(self, operation: Operation) -> Iterator[None]:
-        """Count the memory of the tensors that a pass saves, without weights."""
+        """Count the bytes of the tensors that a forward pass saves for the backward pass, except
+        parameters and buffers."""
         own = {
             each.untyped_storage().data_ptr()
             for each in (*self.model.parameters(), *self.model.buffers())

@@ -43,9 +43,9 @@ def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -
     largest cost of a stage is minimal.
 
     `cost(stage, begin, end)` is the cost of a stage with the blocks [begin, end). The minimum is
-    found by dynamic programming over (stages, first blocks), in O(stages * count^2). Among equally
-    good partitions, the one with fewer blocks in the earlier stages is returned. Raises UserError
-    if there are fewer blocks than stages.
+    found by dynamic programming over the number of stages and the number of leading blocks, in
+    O(stages * count^2). Among equally good partitions, the one with fewer blocks in the earlier
+    stages is returned. Raises UserError if there are fewer blocks than stages.
     """
     if count < stages:
         raise UserError(
@@ -78,8 +78,8 @@ def stage_sizes(
         if sum(options.partition) != len(blocks):
             raise UserError(
                 f"strategy.partition: got {list(options.partition)}, {sum(options.partition)} "
-                f"blocks, but the network has {len(blocks)}; give {schedule.stages} numbers with "
-                "that sum, or auto"
+                f"blocks, but the network has {len(blocks)}; give {schedule.stages} numbers that "
+                "add up to the blocks of the network, or the word auto"
             )
         return options.partition
     known = costs or [BlockCosts(_parameter_bytes(block)) for block in blocks]
@@ -92,13 +92,12 @@ def stage_sizes(
 def stage_cost(
     balance: str, schedule: Schedule, costs: Sequence[BlockCosts], recompute: bool = False
 ) -> Callable[[int, int, int], float]:
-    """The `cost` of `partition` for each value of `balance`.
+    """The function that `partition` takes as `cost`, for one value of `balance`.
 
     time: seconds per micro-batch, divided by the number of workers of the stage. parameters: bytes
     of the weights. memory: bytes of all versions of the weights, of gradient and momentum, and of
-    the activations of all micro-batches in flight. For a stage that recomputes activations, the
-    activations of only one micro-batch count, and the stage's inputs for all micro-batches in
-    flight.
+    the activations of all micro-batches in flight. A stage that recomputes activations holds the
+    activations of only one micro-batch, and its own inputs for all micro-batches in flight.
     """
 
     def sums(values: Sequence[float]) -> list[float]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LEAST = 8
 """Smallest number of trials for which importances are reported; fewer trials give noise."""
 FEW = 30
-"""With fewer trials, the estimate is called rough."""
+"""With fewer trials, the plot's note states that the estimate is rough."""
 RESAMPLES = 20
 """Number of bootstrap samples of the trials. A random forest is fitted to each sample."""
 TREES = 16
@@ -33,8 +33,9 @@ Sample = list[tuple[TrialFigures, float]]
 
 @dataclass(frozen=True)
 class Importance:
-    """Share of the goal's variance that one key alone explains: median of the bootstrap samples
-    and limits of their middle 80 %. Interactions of keys, and noise, explain the rest."""
+    """Share of the goal's variance that one key alone explains: the median over the bootstrap
+    samples, and the limits that contain the middle 80 % of them. Interactions of keys, and noise,
+    explain the rest."""
 
     key: str
     middle: float
@@ -73,7 +74,7 @@ def importances(study: Study) -> Importances:
     left_out = tuple(key for key in study.keys if key not in keys)
 
     def nothing(why: str) -> Importances:
-        message = f"Importance of parameters: not reported, as {why}."
+        message = f"Importance of parameters: not reported, because {why}."
         return Importances(study.goal, len(sample), judged, left_out=left_out, message=message)
 
     if len(sample) < LEAST:

@@ -110,7 +110,7 @@ class Study:
 
     @property
     def scheduler(self) -> str:
-        """The scheduler's name, such as `asha`; `none` if no trial is stopped early."""
+        """The scheduler's name, such as `asha`; `none` without a scheduler."""
         return block_name(self.search.get("scheduler") or "none").partition("(")[0]
 
     @property
@@ -175,7 +175,8 @@ def goal_text(goal: Goal, value: float | None, task: TaskFacts) -> str:
 
 
 def epochs_to_target(trial: TrialFigures) -> str:
-    """`, 3 epochs`, which follows a time to target: its resolution is one epoch."""
+    """Text after a time to target, such as `, 3 epochs`, because the time's resolution is one
+    epoch; empty if the target was not met."""
     epochs = trial.figures.epochs_to_accuracy
     return "" if epochs is None else f", {text.count(epochs, 'epoch')}"
 

@@ -192,7 +192,7 @@ def _numbers(
 MOST_AXES = 12
 """Largest number of keys that are drawn; lines between more axes could not be followed."""
 LEAST = 2
-"""Smallest number of trials that have begun; with fewer trials, there is nothing to compare."""
+"""Smallest number of begun trials that are drawn; fewer trials leave nothing to compare."""
 
 
 def parallel(study: Study) -> Plot | None:
@@ -228,8 +228,9 @@ def parallel(study: Study) -> Plot | None:
     return Plot(
         name="parallel",
         title="Parallel coordinates",
-        note=f"Each line is a trial; the last axis is its {told_goal}, the best on "
-        f"top. {BY_RANK} Trials that were stopped early are faint, failed ones dotted.{left_out}",
+        note=f"Each line is a trial; the last axis shows the {told_goal}, with the best value on "
+        f"top. {BY_RANK} Lines of trials that were stopped early are faint; lines of trials "
+        f"without a result are dotted.{left_out}",
         description=f"{text.count(len(begun), 'trial')} over {len(axes) - 1} searched keys.",
         traces=traces,
         layers=[p.line("axis", 1.5, gray), *_trial_layers(), names],
@@ -288,7 +289,7 @@ def curves(study: Study) -> Plot | None:
         note += f" Crosses mark where {study.scheduler} stopped a trial early: "
         note += f"{pruned} of {len(study.trials)}."
     if taken := sum(len(trial.taken) for trial in study.trials):
-        note += " Diamonds mark where a trial took another's weights, from which it continued: "
+        note += " Diamonds mark where a trial continued from another trial's weights: "
         note += f"{text.count(taken, 'time')}."
     marked = max(len(trial.curve) for trial in drawn) <= MOST_MARKERS
     cross = p.markers("stopped", 70, "#B0528F", shape="cross", angle=45)
@@ -425,16 +426,16 @@ def importance_plot(found: Importances) -> Plot | None:
         }
         for each in found.keys
     ]
-    rough = f" {found.trials} trials make a rough estimate." if found.trials < FEW_TRIALS else ""
-    without = f" Left out, as not every trial has it: {text.listed(list(found.left_out))}."
+    rough = f" {found.trials} trials give a rough estimate." if found.trials < FEW_TRIALS else ""
+    without = f" Left out, because some trials have no value: {text.listed(list(found.left_out))}."
     return Plot(
         name="importance",
         title="Importance of parameters",
         note=f"Share of the variance of the {found.judged} that a key alone explains, by fANOVA "
-        f"over {found.trials} trials; the rest to 100 % is interactions of keys, and noise. "
-        f"Bars are medians and whiskers the middle {MIDDLE:.0%} of {found.resamples} bootstrap "
-        f"samples.{rough}{without if found.left_out else ''}",
-        description=f"The largest is {found.keys[0].key} with {found.keys[0].middle:.0%}.",
+        f"over {found.trials} trials; the rest up to 100 % is due to interactions of keys, and "
+        f"noise. Bars are medians, and whiskers contain the middle {MIDDLE:.0%}, of "
+        f"{found.resamples} bootstrap samples.{rough}{without if found.left_out else ''}",
+        description=f"The most important is {found.keys[0].key} with {found.keys[0].middle:.0%}.",
         traces=[p.trace("bar", bars, color="#0072B2")],
         layers=p.bars(offset=False),
         x=p.quantity("share of the variance that the key alone explains", format="~%"),

@@ -175,7 +175,7 @@ def _from_base(study: Study, trial: TrialFigures) -> dict[str, Any]:
 
 
 def _same(spec: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether a spec equals a run's, except for name, seed, and keys of experiments."""
+    """Whether a spec equals the spec of a run, except for name, seed and keys in _NOT_A_RUNS."""
     try:
         found = validate(copy.deepcopy(spec), lambda path: ("", None)).model_dump(mode="json")
     except SpecError:

@@ -34,7 +34,7 @@ def _results(study: Study) -> Iterator[str]:
     goals = text.listed([study.told(goal).words for goal in study.goals])
     if study.front:
         names = text.listed([trial_name(trial) for trial in study.front])
-        yield f"On the Pareto front of {goals}, of {total}: {names}."
+        yield f"Pareto front of {goals} among {total}: {names}."
     elif several:
         yield f"None of {total} has results for all of {goals}: there is no Pareto front."
     for goal, top in tops.items():
@@ -44,7 +44,7 @@ def _results(study: Study) -> Iterator[str]:
         if not several:
             yield from _alike(study, top)
     if taken := sum(len(trial.taken) for trial in study.trials):
-        yield f"Trials took the weights of others {text.count(taken, 'time')}."
+        yield f"Trials took the weights of other trials {text.count(taken, 'time')}."
 
 
 def _reached(study: Study, trial: TrialFigures, goal: Goal) -> str:
@@ -84,7 +84,7 @@ def _alike(study: Study, top: TrialFigures) -> Iterator[str]:
         if low <= 0:
             near.append(trial_name(trial))
     if near:
-        yield f"Not shown to be worse, by the size of the validation set: {text.listed(near)}."
+        yield f"Not significantly worse, given the size of the validation set: {text.listed(near)}."
 
 
 def _cost(study: Study) -> Iterator[str]:
@@ -99,25 +99,25 @@ def _cost(study: Study) -> Iterator[str]:
     left = sum(planned) - sum(trial.epochs for trial in pruned)
     yield (
         f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and saved "
-        f"{text.count(left, 'epoch')}; --against a sweep without early stopping measures the time "
-        "saved."
+        f"{text.count(left, 'epoch')}; to measure the time saved, give --against the results of a "
+        "sweep without early stopping."
     )
 
 
 def _caveats(study: Study, found: Importances) -> Iterator[str]:
     if (among := max(len(ranked(study.trials, goal)) for goal in study.goals)) > 1:
-        seen = " [ ] is the 95 % interval, from the validation set's size only (Wilson)."
+        seen = " [ ] is Wilson's 95 % interval, which reflects only the size of the validation set."
         yield (
-            f"The best of {among} trials with one seed each was chosen by the validation results "
-            "that are reported here, so its result is optimistic; run its spec with repeats to get "
-            "a spread."
+            f"The best of {among} trials, each with one seed, was chosen by the validation results "
+            "that are reported here, so its result is optimistic; run its spec with repeats to "
+            "measure the spread over seeds."
             f"{seen if 'accuracy' in study.goals else ''}"
         )
     timed = [study.told(goal).words for goal in study.goals if goal not in QUALITY]
     if study.front and timed:
         yield (
-            f"Each {text.listed(timed)} on the Pareto front was measured in one run (n = 1): "
-            "differences along the front are not shown to be more than noise."
+            f"Each {text.listed(timed)} on the Pareto front was measured in one run (n = 1), so "
+            "differences along the front may be noise."
         )
     if any(trial.taken for trial in study.trials):
         yield (
@@ -161,7 +161,7 @@ def _problems(study: Study) -> Iterator[str]:
     stopped, missing = study.of("stopped"), study.of("missing")
     if stopped or missing:
         rest = text.listed([trial_name(trial) for trial in (*stopped, *missing)])
-        yield f"Without a result so far, and can be resumed: {rest}."
+        yield f"Trials without a result so far, which can be resumed: {rest}."
     asked = study.search.get("trials")
     if isinstance(asked, int) and len(study.trials) < asked:
         yield f"{len(study.trials)} of {asked} trials have been chosen so far."

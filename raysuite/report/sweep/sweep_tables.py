@@ -43,13 +43,13 @@ def best_sheet(study: Study) -> Sheet:
     title = "Pareto front" if study.front else "Best trials"
     cut = f": the first {MOST_BEST} of {len(shown)}" if len(shown) > MOST_BEST else ""
     note = (
-        f"By {study.told(study.goal).words}, the best first. Failed trials never win; one that was "
-        "stopped early counts with its last results. n = 1 for every trial."
+        f"By {study.told(study.goal).words}, the best first. Failed trials are not ranked; a trial "
+        "that was stopped early counts with its last results. n = 1 for every trial."
     )
     if timed := [goal for goal in study.goals if goal in TIMES]:
         note += (
-            f" A {study.told(timed[0]).words} has the resolution of an epoch; the column "
-            "beside it has the epochs to the target."
+            f" A {study.told(timed[0]).words} has the resolution of an epoch; it is followed by "
+            "the number of epochs to the target."
         )
     columns, lines = trial_columns(study), best_trials(study)
     return sheet_of("best-trials", f"{title}{cut}", columns, lines, (note,), _style)
@@ -137,8 +137,9 @@ def taken_sheet(study: Study) -> Sheet:
         for turn, trial in taken
     ]
     note = (
-        "At each interval the worst trials take the weights and the optimiser's state of the "
-        "best (Jaderberg et al. 2017). A trial's results before that come from its own weights."
+        "After each interval the worst trials take the weights and the optimiser's state of the "
+        "best trials (Jaderberg et al. 2017). A trial's results before its first such step come "
+        "from its own weights."
     )
     numbers = ("After epoch", title, f"{title} there")
     return sheet_from("taken-weights", "Weights taken from other trials", lines, numbers, (note,))

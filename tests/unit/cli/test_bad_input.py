@@ -152,7 +152,7 @@ GIVEN = {
                 *("content natural", "seed 0"),
             )
         ),
-        "its synthetic data",
+        "the options of its data sets",
     ),
     "data make EXPERIMENTS/ddlbench.yaml --scale huge": "valid: laptop",
 }

@@ -104,7 +104,7 @@ def test_aliases_that_unfold_to_billions_of_values(tmp_path: Path) -> None:
     file = write(tmp_path, "model: \n" + "\n".join(lines))
     result = CliRunner().invoke(app, ["plan", str(file)])
     assert result.exit_code == 2
-    assert "100,000 values" in result.stderr
+    assert "100,000 keys and values" in result.stderr
 
 
 def test_a_leading_zero_is_no_octal_number(tmp_path: Path) -> None:

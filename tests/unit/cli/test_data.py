@@ -412,7 +412,7 @@ def test_what_was_made_is_found_in_order(tmp_path: Path, form: str) -> None:
 def test_another_set_in_the_way_exits_with_2() -> None:
     done("make", "mnist", "--images", "20", "--workers", "1")
     other = ("make", "mnist", "--images", "30", "--workers", "1")
-    assert "--force replaces it" in done(*other, code=2).stderr
+    assert "give --force to replace it" in done(*other, code=2).stderr
     assert "30 training" in done(*other, "--force").stdout
 
 

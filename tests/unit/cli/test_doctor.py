@@ -23,7 +23,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, words: tuple[str, .
     ("other", "code", "said"),
     [
         (finding("torch", State.WORKS), 0, "Everything works."),
-        (finding("GPU", State.MISSING, required=False), 0, "optional and missing: GPU"),
+        (finding("GPU", State.MISSING, required=False), 0, "missing optional parts: GPU"),
         (finding("torch", State.MISSING), 1, "To fix: torch."),
         (finding("torch", State.SLOW), 1, "To fix: torch."),
         (finding("horovod", State.BROKEN, required=False), 1, "To fix: horovod."),

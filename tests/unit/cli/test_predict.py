@@ -53,7 +53,7 @@ def test_calibrate_writes_costs_with_their_errors(folder: Path) -> None:
     assert len(found.seconds.residuals) == 20
     count = sum(cost != 0 for cost in found.seconds.costs.values())
     told = (folder / "told.txt").read_text("utf-8")
-    assert f"{count} costs; error in the fit 0." in told
+    assert f"{count} costs; error of the fit 0." in told
     assert told.splitlines()[-1] == str(folder / "c.yaml")
 
 
@@ -339,11 +339,11 @@ def refused(*arguments: str) -> str:
         (("recommend", "spec.yaml", *BY_C, "--batches", "64", "--node-hours", "1e-9"), "limits"),
         (
             ("recommend", "spec.yaml", *BY_C, "--batches", "64", "--least-efficiency", "9"),
-            "candidate's time",
+            "predicted time",
         ),
         (
             ("recommend", "spec.yaml", *BY_C, "--batches", "64", "--goal", "energy"),
-            "candidate's energy",
+            "predicted energy",
         ),
         (
             ("recommend", "spec.yaml", *BY_C, "--workers", "2", "--least-efficiency", "0.5"),

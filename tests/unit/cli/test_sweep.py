@@ -159,7 +159,7 @@ def test_values_that_do_not_go_together(tmp_path: Path) -> None:
     assert numbers != [0, 1, None, None], "one that cannot be comes before one that can"
     none = invoke(spec_file(tmp_path, text.replace("[2, 3]", "[3, 5]")), "--dry-run")
     assert none.exit_code == 2
-    assert "do not divide" in none.stderr
+    assert "is not divisible by" in none.stderr
 
 
 def test_a_dry_run_replaces_infeasible_draws_as_the_sweep_does(tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_a_line_tells_whose_weights_were_taken_and_none_that_a_trial_waits(tmp_p
     )
     stage.make(1, turn)
     (line,) = stage.poll()
-    place = "0 of 4  trial 1  lr 0.123  4 of 4 after epoch 2: takes the weights of trial 0"
+    place = "0 of 4  trial 1  lr 0.123  place 4 of 4 after epoch 2: takes the weights of trial 0"
     assert line == place
     assert "0.123" in stage.view()
     kept = turn.model_copy(update={"source": None, "source_trial": None, "place": 1})

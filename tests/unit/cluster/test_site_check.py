@@ -78,7 +78,7 @@ def test_a_sound_site(login: Login) -> None:
     assert found["SLURM"].note == "slurm 23.02"
     assert found["partition"].note == "gpu", "the default one"
     assert "at most 24 h" in found["time"].note
-    assert found["nodes"].note.startswith("104 of the partition's 104 nodes")
+    assert found["nodes"].note.startswith("104 nodes are suitable; the partition has 104 nodes")
     assert found["account"].state is found["qos"].state is State.WORKS
     assert found["the script"].note == TAKEN.removeprefix("sbatch: ")
     script = (login.path / "script").read_text()
@@ -113,7 +113,7 @@ def test_what_is_wrong(login: Login, site: dict[str, Any], what: str, words: str
 @pytest.mark.parametrize(
     ("site", "what", "words"),
     [
-        ({"nodes": 104}, "nodes", "104 of the partition's 104 nodes"),
+        ({"nodes": 104}, "nodes", "104 nodes are suitable; the partition has 104 nodes"),
         (
             {
                 "nodes": "4-200",
@@ -122,7 +122,8 @@ def test_what_is_wrong(login: Login, site: dict[str, Any], what: str, words: str
                 "gpus_per_node": 8,
             },
             "nodes",
-            "4 of the partition's 104 nodes of up to 96 CPUs, 8 GPUs and 1030000 MB fit",
+            "4 nodes are suitable; the partition has 104 nodes of up to 96 CPUs, 8 GPUs and "
+            "1030000 MB",
         ),
         ({"partition": "debug", "time": "30"}, "time", "30; at most 0.5 h"),
         ({"partition": "debug,wide", "time": "99-0"}, "time", "99-0; no limit"),

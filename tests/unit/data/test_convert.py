@@ -168,7 +168,7 @@ def test_bad_images_are_all_listed(source: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
         run(source, tmp_path / "target", shards=9)
     told = str(raised.value)
-    assert told.startswith("3 images cannot be read; the shards without them are kept:")
+    assert told.startswith("3 images cannot be read (shards without unreadable images are kept):")
     for number in range(3):
         assert f"{source}/train/{SYNSETS[0]}/{SYNSETS[0]}_{number}.JPEG: " in told
     assert "none of JPEG, PNG" in told

@@ -83,7 +83,7 @@ def test_an_image_of_another_time_or_of_another_size_alone_has_changed(
 def test_images_that_came_or_went_are_noticed(source: Path, tmp_path: Path) -> None:
     run(source, tmp_path / "target")
     (source / "train" / SYNSETS[1] / "new.jpg").write_bytes(image(78))
-    with pytest.raises(DataError, match=r"images .*27.* then, .*28.* now.*remove it"):
+    with pytest.raises(DataError, match=r"images .*27.* then, .*28.* now.*remove the folder"):
         run(source, tmp_path / "target")
 
 

@@ -146,13 +146,13 @@ def test_an_image_beyond_the_limit_is_no_image(form: str, monkeypatch: pytest.Mo
         patch.setattr(headers, "MOST_PIXELS", WIDTH * HEIGHT)
         assert read_header(data).width == WIDTH
         patch.setattr(headers, "MOST_PIXELS", WIDTH * HEIGHT - 1)
-        with pytest.raises(ValueError, match=r"4,799, the limit"):
+        with pytest.raises(ValueError, match=r"the limit of 4,799 pixels"):
             read_header(data)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", WIDTH * HEIGHT // 2 - 1)
     if form in ("PNG", "JPEG"):
         assert read_header(data).width == WIDTH
     else:
-        with pytest.raises(ValueError, match=r"178,956,970 pixels, the limit"):
+        with pytest.raises(ValueError, match=r"the limit of 178,956,970 pixels"):
             read_header(data)
 
 

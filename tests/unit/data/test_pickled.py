@@ -152,7 +152,7 @@ def test_a_far_place_in_the_memo_costs_no_memory():
 def test_what_is_no_batch_is_named(change, tmp_path):
     path = tmp_path / "data_batch_1"
     path.write_bytes(pickle.dumps({"data": PLANES, "labels": [1, 2, 3]} | change))
-    with pytest.raises(DataError, match=f"{path}: not a batch of CIFAR-10"):
+    with pytest.raises(DataError, match=f"{path}: .* a batch of CIFAR-10"):
         cifar.read_batch(path)
 
 

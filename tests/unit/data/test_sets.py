@@ -341,7 +341,7 @@ def test_features_of_other_names_are_told(folder):
     small = small_sets.write("tfrecord-tfrecord", folder)
     features = small.data.features.model_copy(update={"label": "class"})
     source = open_source(prepared(small, folder, features=features), "val")
-    with pytest.raises(DataError, match=r"check.rec at byte 0: .* it has jpg, target; name its"):
+    with pytest.raises(DataError, match=r"check.rec at byte 0: .* it has jpg, target; set data"):
         source.read(0)
     source.close()
 

@@ -156,7 +156,7 @@ def test_a_token_beyond_the_vocabulary_is_named_by_its_place(token: int, tmp_pat
         np.array([9, 1, 2, 9, 9, 3, token, 4], "<i4").tofile(tmp_path / split / "b.bin")
         write_index(tmp_path / split / "b.idx", 4, [2, 3], [4, 20], [0, 2])
     source = opened("train", name="tokens", path=str(tmp_path), sequence=4, classes=10)
-    with pytest.raises(DataError, match=rf"{tmp_path}/train/b.bin at token 6: token {token}; the"):
+    with pytest.raises(DataError, match=rf"{tmp_path}/train/b.bin at token 6: token {token} is"):
         source.sample(1)
 
 
@@ -166,7 +166,8 @@ def test_the_first_token_of_a_file_is_named_by_this_file(tmp_path: Path) -> None
         np.arange(4, dtype="<u2").tofile(tmp_path / split / "a.bin")
         np.array([30, 1, 2, 3, 4], "<u2").tofile(tmp_path / split / "b.bin")
     source = opened("train", name="tokens", path=str(tmp_path), sequence=4, classes=10)
-    with pytest.raises(DataError, match=rf"{tmp_path}/train/b.bin at token 0: token 30; the"):
+    place = f"{tmp_path}/train/b.bin at token 0"
+    with pytest.raises(DataError, match=f"{place}: token 30 is not in the"):
         source.sample(0)
 
 
@@ -174,15 +175,15 @@ def test_the_first_token_of_a_file_is_named_by_this_file(tmp_path: Path) -> None
     ("change", "message"),
     [
         ({}, None),
-        ({"kind": 7}, "numbers of kind 7"),
-        ({"version": 2}, "version 2 and numbers of kind 8"),
-        ({"pointers": [-2, 6]}, "sequence 0 is not in"),
-        ({"lengths": [3, -1]}, "sequence 1 is not in"),
+        ({"kind": 7}, "dtype code 7"),
+        ({"version": 2}, "version 2 and dtype code 8"),
+        ({"pointers": [-2, 6]}, "sequence 0 does not fit"),
+        ({"lengths": [3, -1]}, "sequence 1 does not fit"),
         ({"lengths": [2, 3], "pointers": [0, 4]}, None),
-        ({"pointers": [0, 8]}, r"sequence 1 is not in the 10 bytes of .*train\.bin"),
-        ({"pointers": [0, 5]}, "sequence 1 is not in"),
-        ({"cut": 40}, "ends before the last of its 2 sequences"),
-        ({"cut": -1}, "ends before the last of its 2 sequences"),
+        ({"pointers": [0, 8]}, r"sequence 1 does not fit the 10 bytes of .*train\.bin"),
+        ({"pointers": [0, 5]}, "sequence 1 does not fit"),
+        ({"cut": 40}, "too short for its 2 sequences"),
+        ({"cut": -1}, "too short for its 2 sequences"),
         ({"cut": 8}, "not a Megatron-LM index"),
     ],
 )
@@ -207,7 +208,7 @@ def test_an_index_that_is_not_of_its_file_is_refused(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"abc", "not a whole number of tokens"), (b"", "train has 0"), (None, r"train\.bin")],
+    [(b"abc", "not a multiple of the 2 bytes"), (b"", "train has 0"), (None, r"train\.bin")],
 )
 def test_files_that_are_no_tokens_are_named(
     content: bytes | None, message: str, tmp_path: Path

@@ -132,7 +132,7 @@ def test_records_are_found_up_to_the_first_damage(path):
 def test_an_index_that_disagrees_is_found(path):
     index = path.with_suffix(".idx")
     index.write_text(index.read_text().replace("16 17", "16 18"))
-    with pytest.raises(DataError, match="index disagree"):
+    with pytest.raises(DataError, match="differs from its size in the index"):
         read(path, 1)
 
 

@@ -105,8 +105,8 @@ class TestOneProcess:
         nine copies of the weights."""
         assert found(comm=Probed(7.5, 100.0, 900.0)).error is not None
         for probed, why in (
-            ((7.6, 100.0, 900.0), "it would take about 61 s, more than 60 s"),
-            ((7.5, 100.0, 899.0), "it would need 900 B of memory, and 899 B are free"),
+            ((7.6, 100.0, 900.0), "the comparison would take about 61 s, more than 60 s"),
+            ((7.5, 100.0, 899.0), "the comparison would need 900 B of memory, and 899 B are free"),
         ):
             got = found(comm=Probed(*probed))
             assert (got.error, got.ranks_equal, got.skipped) == (None, True, why)
@@ -117,7 +117,7 @@ class TestOneProcess:
         monkeypatch.setattr(own_network, "_reference", None)
         got = found()
         assert (got.error, got.ranks_equal) == (None, True)
-        assert got.skipped == "one process cannot train it"
+        assert got.skipped == "one process cannot train the network"
 
     def test_what_fails_is_left_to_the_run(self) -> None:
         got = found(model={**ODD, "options": {"which": "raises"}})

@@ -80,7 +80,7 @@ def test_collectives_reach_all_ranks_or_the_fault_names_what_they_give() -> None
     assert comm_fault(Ranks(), THREE) == ""
     assert comm_fault(NoComm(), THREE) == (
         "the strategy's comm does not reach all ranks: there are 3 ranks, the comm's size is 1; "
-        "of the ranks' numbers, all_gather gives [1], and all_reduce gives 1 (sum), 1 (max), "
+        "applied to the rank numbers, all_gather gives [1], and all_reduce gives 1 (sum), 1 (max), "
         "1 (min)"
     )
     for wrong in (

@@ -478,7 +478,7 @@ def test_a_network_that_was_not_compared_is_compared_by_the_next_run(
         full.setattr(own_network, "available_bytes", lambda _: 0)
         found = run_verdict(started())
     assert (found.passed, found.error_network, kept()) == (True, None, 1)
-    assert found.network.startswith("not compared: it would need ")
+    assert found.network.startswith("not compared: the comparison would need ")
     again = run_verdict(started())
     assert (again.network, again.cached, kept()) == ("equal to one process", False, 2)
 
@@ -684,7 +684,8 @@ def examined(case: str, kind: type[Noted]) -> GateVerdict:
             ],
             f"{EQUAL}, also with adamw; compiled within 1e-04; "
             "in fp16 within 20% of one process in fp32",
-            r"compiled it differs by 0.0e\+00; in fp16 the updates differ by \d.\de-0\d",
+            r"with torch.compile results differ by 0.0e\+00; "
+            r"in fp16 the updates differ by \d.\de-0\d",
         ),
         (
             "ddp",
@@ -703,7 +704,7 @@ def examined(case: str, kind: type[Noted]) -> GateVerdict:
             f"{EQUAL}{SEVERAL}, also with muon within 1e-03; "
             "in bf16 within 20% of one process in fp32"
             f"{BOUNDS}",
-            r"with muon it differs by 0.0e\+00; in bf16 the updates differ by \d.\de-0\d; "
+            r"with muon results differ by 0.0e\+00; in bf16 the updates differ by \d.\de-0\d; "
             r"with lossy options a gradient differs by \d.\de-0\d",
         ),
         (
@@ -736,13 +737,14 @@ def examined(case: str, kind: type[Noted]) -> GateVerdict:
                 f"schedule=pipedream_2bw stages=4 micro_batches=5 accumulate=5 layers=4{each}"
                 for each in ("", " norm=True")
             ],
-            f"{EQUAL} that delays gradients and keeps versions of the weights as the schedule does",
+            f"{EQUAL} (the process delays gradients and keeps versions of the weights as the "
+            "schedule does)",
             "",
         ),
         (
             "jax",
             ["", "norm=True", "micro_batch=8 norm=True"],
-            f"{EQUAL}; running statistics within 1e-04 of torch's",
+            f"{EQUAL}; running statistics within 1e-04 of those of torch",
             "",
         ),
     ],
@@ -804,12 +806,12 @@ PASSED = GateVerdict(
     [
         (
             [Found(1e-5, seconds=1.0), Found(0.6, differs="in step 1 x", seconds=2.0)],
-            "equal to one process; in bf16 an update differs by 6.0e-01 at most, in step 1 x",
+            "equal to one process; in bf16 updates differ by at most 6.0e-01, in step 1 x",
             "",
         ),
         (
             [Found(1e-5, seconds=1.0), Found(0.4, seconds=2.0)],
-            "equal to one process; in bf16 an update differs by 4.0e-01 at most",
+            "equal to one process; in bf16 updates differ by at most 4.0e-01",
             "",
         ),
         (
@@ -819,7 +821,7 @@ PASSED = GateVerdict(
         ),
         (
             [Found(1e-5, ranks_equal=False, seconds=1.0), Found(0.4, seconds=2.0)],
-            "equal to one process; in bf16 an update differs by 4.0e-01 at most",
+            "equal to one process; in bf16 updates differ by at most 4.0e-01",
             "the ranks hold different weights of Tiny; ",
         ),
         (
@@ -853,11 +855,11 @@ def test_what_is_found_of_a_runs_network_is_told_with_its_faults_first(
                 "strategy": {"name": "pipeline", "schedule": "pipedream"},
                 "resources_workers": 2,
             },
-            *(None, "its gradients are applied late by design"),
+            *(None, "the strategy applies gradients late by design"),
         ),
         (
             {"model": {"name": "tests.unit.gate.test_own_network:Synced"}},
-            *(None, "in one process, its SyncBatchNorm would wait for other ranks"),
+            *(None, "in one process, the network's SyncBatchNorm would wait for other ranks"),
         ),
     ],
 )
@@ -889,9 +891,7 @@ def test_verify_looks_at_a_network_only_of_a_strategy_that_passed(tmp_path: Path
     assert [line.get("begin", line.get("number")) for line in lines] == [0, 0, 1, 1]
     right, wrong = (GateVerdict.model_validate_json(line["verdict"]) for line in lines[1::2])
     assert right.passed
-    assert re.fullmatch(
-        "equal to one process; in bf16 an update differs by .* at most", right.network
-    )
+    assert re.fullmatch("equal to one process; in bf16 updates differ by at most .*", right.network)
     assert (wrong.passed, wrong.network, wrong.error_network) == (False, "", None)
     assert "differ by" in wrong.message
 
@@ -950,5 +950,5 @@ def test_a_network_that_is_built_anew_is_compared_with_torchs(
     assert (found.passed, found.ranks_equal) == (not message, ranks_equal)
     assert found.error_rebuilt is not None
     assert off <= found.error_rebuilt <= 10 * off + 1e-6
-    assert found.rule == "a rule; the run's network within 1e-04 of torch's"
+    assert found.rule == "a rule; the run's network within 1e-04 of the same network in torch"
     assert re.fullmatch(f"{message}a remark", found.message)

@@ -87,7 +87,7 @@ OTHER = {"amd64": "arm64", "arm64": "amd64"}[this_architecture()]
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"choice": Choice(arch=OTHER)}, "its own architecture"),
+        ({"choice": Choice(arch=OTHER)}, f"on a machine with the architecture {OTHER}"),
         ({"out": Path("/nowhere/r.sif")}, "NAME.sif in a folder"),
         ({"out": Path("/tmp/r.img")}, "NAME.sif in a folder"),
         ({"out": Path("/tmp/r:1.sif")}, "without colons"),

@@ -128,7 +128,7 @@ def test_one_memory_node_is_left_as_it_is_unless_asked(tmp_path: Path) -> None:
     assert bound_cpus(("0-1", "3"), 1, 2, [], topology) == [3]
     with pytest.raises(UserError, match="1 lists of CPUs, but 2 workers"):
         bound_cpus(("0-1",), 1, 2, [], topology)
-    with pytest.raises(UserError, match="usable here are 0-3"):
+    with pytest.raises(UserError, match="usable on this host are only 0-3"):
         bound_cpus(("0-9",), 0, 1, [], topology)
 
 

@@ -124,7 +124,7 @@ def test_classes_of_other_names_have_a_layer_of_their_own(
     network = network if own_last else nn.Sequential(network[1], nn.Linear(2, 5))
     torch.save(changed(network.state_dict()), tmp_path / "model.pt")
     if kept is None:
-        with pytest.raises(UserError, match="does not end in its layer of classes"):
+        with pytest.raises(UserError, match="last layer is not its classifier"):
             load_weights(network, tmp_path / "model.pt", facts_of(2, now))
     else:
         assert load_weights(network, tmp_path / "model.pt", facts_of(2, now)) == kept

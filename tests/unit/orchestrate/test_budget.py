@@ -122,7 +122,7 @@ def test_the_summary_has_the_width_of_each_interval_that_is_too_wide(
     monkeypatch.setattr(budget, "throughput", lambda *_: summarize(values))
     names = [variant_name(each) for each in results.plans()[:2]]
     assert budget.settle(results) == [
-        f"budget: {0 if said else 2} of 2 variants have intervals of at most ±5%",
+        f"budget: {0 if said else 2} of 2 variants have throughput intervals of at most ±5%",
         *(f"too few repeats of {name}: {said}" for name in names if said),
     ]
 

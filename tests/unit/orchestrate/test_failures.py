@@ -234,7 +234,7 @@ def test_a_node_that_went_with_the_workers_is_told(recorder, results, raised, at
     failed = end(results, 0)
     assert isinstance(failed, RunFailed)
     assert failed.reason == reason
-    node = "its workers died in each of 3 attempts; in the last attempt together with node n2"
+    node = "its workers died in each of 3 attempts; in the last attempt, Ray also lost node n2"
     assert (failed.message == node) == (reason == "node_lost")
 
 

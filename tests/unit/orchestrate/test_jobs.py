@@ -147,7 +147,7 @@ def test_jobs_are_in_the_order_of_their_starts_without_those_that_nobody_submitt
     assert [job.id for job in server.jobs()] == ["waits", "a", "b"]
     assert server.newest().id == "b"
     del found[:2], found[1:]
-    with pytest.raises(UserError, match="no job was submitted"):
+    with pytest.raises(UserError, match="no job has been submitted"):
         server.newest()
     with pytest.raises(UserError, match="known: none"):
         server.job("a")

@@ -122,7 +122,7 @@ def test_the_size_of_this_machine_counts_for_runs_on_it_and_missing_files_for_al
     text = SMALL.replace("resnet20", "{name: resnet20, weights: absent.pt}")
     document = parse_document(f"{text}strategy: ddp\nresources: {{workers: 1024}}\n", "x.yaml")
     found = preflight._wrong_here(make_plans(document, gpus=0), document, elsewhere)
-    hint = "raysuite plan --gpus N plans for a cluster elsewhere"
+    hint = "to plan for another cluster: raysuite plan --gpus N"
     assert [(each.key, each.line, each.message.endswith(hint)) for each in found] == [
         ("model.weights", 3, False),
         *[("resources.workers", 6, True)] * sized,

@@ -107,7 +107,7 @@ def test_starts_that_crash_horovod_are_refused(monkeypatch: pytest.MonkeyPatch) 
     starts(plain, one, plain)
     starts(both)
     for refused in ((plain, both), (both, plain)):
-        with pytest.raises(UserError, match="be started again"):
+        with pytest.raises(UserError, match="be started a second time"):
             starts(*refused)
 
 

@@ -206,7 +206,7 @@ def test_layers_whose_options_the_frameworks_do_not_compute_are_refused() -> Non
     for layer in COMPUTED:
         assert len(operations_of(nn.Sequential(layer))) == 3, layer
     for layer in NOT_COMPUTED:
-        with pytest.raises(UserError, match="its layer 0: "):
+        with pytest.raises(UserError, match="the network's layer 0: "):
             operations_of(nn.Sequential(layer))
 
 

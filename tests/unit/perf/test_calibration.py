@@ -285,7 +285,7 @@ def test_pipelines_are_predicted_by_simulated_steps_and_their_errors(
     exact: Calibration, most: float
 ) -> None:
     made = [piped(plan) for plan in plans(SEEN) if plan["workers"] == 2]
-    assert all("a pipeline" in each.message for each in predict(made, exact, "x.yaml"))
+    assert all("pipeline stages" in each.message for each in predict(made, exact, "x.yaml"))
     factors = iter([most / 1.2, most / 1.1, most, most / 1.1] * 2)
     runs = [measured(plan) for plan in made]
     times = {
@@ -471,7 +471,7 @@ def test_a_strategy_that_was_never_alone_is_out_of_range_alone() -> None:
         for plan, each in zip(alone, predict(alone, found, "x.yaml"), strict=True)
     }
     assert outside["single"] == outside["ddp"] == ()
-    assert outside["horovod"] == ("workers 1, measured: 2 to 2 of horovod",)
+    assert outside["horovod"] == ("workers 1, measured with horovod: 2 to 2",)
 
 
 def test_resumed_runs_do_not_count_for_the_start() -> None:

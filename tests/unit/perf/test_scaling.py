@@ -160,7 +160,8 @@ def test_a_forecast_names_efficiency_error_and_what_was_assumed(by_tree) -> None
         128 * points[0].throughput / 4
     )
     assert made.error is not None
-    assert f"64 workers are predicted from fewer with an error of {made.error:+.1%}" in made.words
+    said = "the throughput on 64 workers is predicted from that on fewer workers with an error of"
+    assert f"{said} {made.error:+.1%}" in made.words
     assert "a shared file system" in made.words
     assert "not validated" in forecast("ddp", points[:2], [128]).words
 

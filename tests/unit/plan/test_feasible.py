@@ -80,12 +80,12 @@ DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
         (
             "strategy: {name: pipeline, micro_batches: 4}\nresources: {workers: 4}",
             "global_batch: 13",
-            *("training.global_batch", "13, which 2 copies of the pipeline x 4 micro-batches"),
+            *("training.global_batch", "13, which is not divisible by 2 copies of the"),
         ),
         (
             f"{TWO}strategy: {{name: pipeline, micro_batches: 4}}",
             "accumulate: 2",
-            *("strategy.micro_batches", "both set the same thing"),
+            *("strategy.micro_batches", "both set the number of micro-batches"),
         ),
         (f"{ZERO}0, offload: optimizer}}", "", "strategy.offload", "zero_stage 1 or more"),
         (f"{ZERO}2, offload: parameters}}", "", "strategy.offload", "zero_stage 3 or more"),

@@ -122,7 +122,7 @@ TEN_BILLION = str({key: list(range(1, 101)) for key in WIDE}).replace("'", "")
         ("{strategy: []}", "matrix.strategy", 5, "at least one"),
         ("{strategy: [ddp, dpp]}", "strategy", 5, "'ddp'"),
         ("\n  seed:\n    - 0\n    - x", "seed", 8, "got 'x'"),
-        ("{seed: [3, 3]}", "matrix", 5, "seed=3 is there twice"),
+        ("{seed: [3, 3]}", "matrix", 5, "seed=3 occurs twice"),
         (TEN_BILLION, "matrix", 5, "10,000,000,000 runs"),
         (
             "{strategy: [ddp, {name: ddp, bucket_mb: 5}], strategy.bucket_mb: [1]}",

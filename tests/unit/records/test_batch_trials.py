@@ -91,7 +91,7 @@ def test_a_choice_that_noise_forbids_is_told() -> None:
     sizes = [tried(size, "together", speed) for size, own in speeds.items() for speed in own]
     noisy = batch_found("a", goal="fastest", micro_batch=16, tried=sizes)
     assert noisy.not_told_apart == (32,)
-    assert "within 5% of the highest mean; the timings vary so much that 32 may be" in noisy.words
+    assert "within 5% of the highest; the timings vary so much that 32 may be" in noisy.words
     assert noisy.model_copy(update={"goal": "largest"}).not_told_apart == ()
     for once in ([sizes[0], *sizes[3:]], sizes[:4]):  # of a size with one round no spread is known
         assert noisy.model_copy(update={"tried": once}).not_told_apart == ()
@@ -101,7 +101,7 @@ def test_a_choice_that_noise_forbids_is_told() -> None:
         late = [*sizes, tried(size, "together", 150.0, fits=False)]
         assert noisy.model_copy(update={"tried": late}).not_told_apart == unsettled
     clear = noisy.model_copy(update={"tried": [each for each in sizes if each.micro_batch != 32]})
-    assert clear.words.endswith("(fastest: the smallest within 5% of the highest mean)")
+    assert clear.words.endswith("mean throughput within 5% of the highest)")
 
 
 def test_the_record_comes_back_from_a_journal_and_tells_itself(tmp_path: Path) -> None:
@@ -122,4 +122,4 @@ def test_the_record_comes_back_from_a_journal_and_tells_itself(tmp_path: Path) -
     assert over.words == "a micro-batch of 8 does not fit: rank 1 is full"
     once = record.model_copy(update={"accumulate": 1, "bound": "samples"})
     assert once.words.startswith("micro-batch 16 on each worker, a global batch of 96")
-    assert once.words.endswith("(largest: the training set has no more samples)")
+    assert once.words.endswith("needs more samples than the training set has)")

@@ -37,8 +37,8 @@ def test_a_run_waits_until_it_is_judged() -> None:
     assert held_after([held, turn]) is None
     assert turns_of([held, turn]) == (turn,)
     assert "after epoch 2" in held.words
-    assert turn.words == "2 of 2 after epoch 2: continues"
-    assert judged("a", 1, "b7").words == "2 of 2 after epoch 2: takes the weights of trial 7"
+    assert turn.words == "place 2 of 2 after epoch 2: continues"
+    assert judged("a", 1, "b7").words == "place 2 of 2 after epoch 2: takes the weights of trial 7"
 
 
 def test_figures_of_a_run_that_waited_and_changed(tmp_path) -> None:

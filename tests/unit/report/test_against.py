@@ -115,7 +115,7 @@ def test_the_training_is_ninety_epochs_of_the_mean_one(aach):
     assert shown.ratio.value == pytest.approx(90 * epoch.mean / 46_800)
     assert shown.notes == (
         "ours on cpu, theirs on GPUs",
-        "ours is a projection: 90 x the mean epoch, without validation",
+        "ours is a projection: 90 x the mean epoch time, without validation",
         "13 h for 90 epochs",
     )
 

@@ -142,9 +142,9 @@ def test_a_verdict_has_the_errors_that_were_measured() -> None:
     unbound = verdict.model_copy(update={"tolerance": None, "cached": False})
     in_fp32 = verdict.model_copy(update={"error_16_bits": None, "rule": "", "message": ""})
     for each, cells in (
-        (verdict, (*errors, "equal; slow; found earlier on an equal machine")),
+        (verdict, (*errors, "equal; slow; checked earlier on an equal machine")),
         (unbound, (*errors[:3], "–", "equal; slow")),
-        (in_fp32, (*errors[:2], "–", errors[3], "found earlier on an equal machine")),
+        (in_fp32, (*errors[:2], "–", errors[3], "checked earlier on an equal machine")),
         (None, ("–",) * 5),
     ):
         run: Any = SimpleNamespace(plan={"seed": 7}, gate="passed", verdict=each)

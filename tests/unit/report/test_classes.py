@@ -36,10 +36,12 @@ def test_a_square_holds_the_share_of_its_true_class(rows: list[Row]) -> None:
     assert found["c0", "c0"] == 0.8
     assert found["c2", "c1"] == 0.5
     assert len(found) == 9
-    assert plot.note.endswith(f" {len(rows) - MOST_ROWS} further rows are in the table of classes.")
+    assert plot.note.endswith(
+        f" Variants that are only in the table by class: {len(rows) - MOST_ROWS}."
+    )
     few = confusion(rows[:MOST_ROWS])
     assert few is not None
-    assert "further" not in few.note
+    assert "only in the table" not in few.note
     vl_convert.vegalite_to_vega(plot.spec(600))
     assert pictures(plot)[".png"].startswith(b"\x89PNG")
 

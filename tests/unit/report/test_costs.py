@@ -84,7 +84,7 @@ def test_on_gpus(tmp_path: Path) -> None:
     assert rows[0].all_epochs_seconds.mean == pytest.approx(6 * rows[0].epoch_seconds.mean)
     notes = " ".join(sheet.notes)
     assert "156 TFLOP/s of each NVIDIA A100-SXM4-40GB in tf32" in notes
-    assert "withheld" not in notes
+    assert "not given" not in notes
     assert "95 %" in notes
 
 
@@ -92,7 +92,7 @@ def test_on_cpus(tmp_path: Path) -> None:
     sheet = costs_sheet(rows_of(tmp_path, {}, power=False))
     assert sheet is not None
     assert sheet.header == ("Variant", "All epochs", "FLOP/s", "Bytes a step")
-    assert any(note.startswith("MFU is withheld") for note in sheet.notes)
+    assert any(note.startswith("MFU is not given") for note in sheet.notes)
     assert not any("Intervals" in note for note in sheet.notes)
 
 

@@ -62,7 +62,7 @@ def test_without_synthetic_no_bound_is_named():
 def test_rivals_are_those_that_the_intervals_do_not_tell_apart():
     close = {"native · 1 thread": ([880, 910, 900], 1.0), "dali cpu · 2 threads": ([500] * 3, 2.0)}
     assert of(speeds=close).rivals == ("native · 1 thread",)
-    assert "Not shown to be slower: native · 1 thread." in str(of(speeds=close))
+    assert "Not significantly slower than the fastest: native · 1 thread." in str(of(speeds=close))
 
 
 def test_with_one_round_nothing_is_shown_to_be_slower():
@@ -140,7 +140,7 @@ def test_limits_that_are_far_away_are_not_drawn():
     assert plot is not None
     drawn = [name for trace in plot.traces for name in trace["y"]]
     assert drawn == ["decoding alone", "native", "decoding alone"]
-    assert plot.note.endswith("Much faster, so only in the table: synthetic and reading alone.")
+    assert plot.note.endswith("faster, so shown only in the table: synthetic and reading alone.")
 
 
 def test_the_fastest_loader_is_drawn_however_much_faster_it_is():

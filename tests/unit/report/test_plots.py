@@ -212,7 +212,7 @@ def test_a_step_of_a_pipeline_is_drawn_from_its_slots(reports):
     assert plot is not None
     vl_convert.vegalite_to_vega(plot.spec(600))
     assert plot.panels == [
-        f"{row.name} · bubble 20% (equal stages 25%), slowest 1.20 x mean",
+        f"{row.name} · bubble 20% (with equal stages 25%), slowest worker 1.20 x mean",
     ]
     by_kind = series_of(plot, plot.panels[0], "slot")
     assert by_kind["forward"]["x"] == [0.0, 1e3, 6e3, 9e3, 1e3, 4e3, 7e3, 10e3]
@@ -623,5 +623,5 @@ def test_only_the_first_pipelines_are_drawn(reports):
     ]
     plot = plots.stages(Drawing(rows))
     assert [panel.partition(" ")[0] for panel in plot.panels] == [row.name for row in rows[:-1]]
-    assert plot.note.endswith(f" The first 8 of {plots.MOST_STEPS + 1} pipelines.")
-    assert "The first 8 of" not in plots.stages(Drawing(rows[1:])).note
+    assert plot.note.endswith(f" Only the first 8 of {plots.MOST_STEPS + 1} pipelines are drawn.")
+    assert "the first 8 of" not in plots.stages(Drawing(rows[1:])).note

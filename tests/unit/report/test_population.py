@@ -50,7 +50,7 @@ def test_each_time_stands_in_a_table(report, results):
 def test_the_curve_of_who_took_weights_breaks_off_and_goes_on_from_theirs(report, results):
     (plot,) = [plot for plot in report.sweep.plots if plot.name == "learning-curves"]
     assert sum(trace["kind"] == "taken" for trace in plot.traces) == 4
-    assert "took another's weights" in plot.note
+    assert "continued from another trial's weights" in plot.note
     found = {trial.run_id: trial for trial in trials(results)}
     turn, trial = taken(results)[0]
     there = found[turn.source].curve[turn.epoch][2]
@@ -64,7 +64,7 @@ def test_the_curve_of_who_took_weights_breaks_off_and_goes_on_from_theirs(report
 
 def test_the_summary_says_that_values_changed(report):
     said = [each.text for each in report.summary]
-    assert any("of others 4 times." in each for each in said)
+    assert any("of other trials 4 times." in each for each in said)
     assert any("pbt changed some" in each for each in said)
 
 

@@ -74,7 +74,7 @@ def test_of_many_predicted_runs_the_first_are_drawn() -> None:
     }
     plot = predictions_plot(runs, predicted)
     assert plot is not None
-    assert f"The first {MOST_LINES} of {MOST_LINES + 2} runs." in plot.note
+    assert f"The first {MOST_LINES} of {MOST_LINES + 2} runs are drawn." in plot.note
     assert {len(trace["y"]) for trace in plot.traces} == {MOST_LINES}
     few = predictions_plot(runs[:2], predicted)
     assert few is not None

@@ -107,7 +107,7 @@ def test_what_of_a_script_is_not_known_or_differs_is_a_caveat() -> None:
 
     one, two = row("one", 8, "odd"), row("two", None, "odd", "late", apart=True)
     said = [*script_caveats([one, two])]
-    assert said[0].startswith("The samples of a step are not known for two: only steps/s")
+    assert said[0].startswith("The number of samples in a step is not known for two, so only")
     assert said[1:] == [
         "two and its baseline one train different numbers of parameters: no speed-up.",
         "one and two: odd.",

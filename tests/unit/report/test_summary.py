@@ -123,7 +123,7 @@ def test_other_images_under_the_name_of_a_known_set_make_another_work(tmp_path):
 def test_failures_the_gate_and_missing_runs_are_named(tmp_path):
     said = summary(tmp_path, fails={0: LOST, 4: CAUGHT}, missing=[10, 11])
     assert "(lost: worker died)." in said
-    assert "gate caught horovod" in said
+    assert "gate failed for horovod" in said
     assert "2 runs of 12" in said
     assert "them: ddp · native · 1 worker" in said
 
@@ -137,7 +137,7 @@ def test_of_many_failures_four_are_named_and_the_others_counted(tmp_path):
 def test_what_diverged_is_named_with_its_step(tmp_path):
     end = RunFailed(run_id="", reason="diverged", message="not finite", step=7)
     report = collect(write_results(tmp_path, fails={0: end}))
-    [said] = [s for s in report.summary if s.text.startswith("Diverged, as losses or weights")]
+    [said] = [s for s in report.summary if s.text.startswith("Diverged (losses or weights")]
     assert said.kind == "problem"
     assert "ddp · native · 1 worker (step 7)" in said.text
     assert not [s for s in report.summary if "failed (" in s.text]
@@ -206,11 +206,11 @@ def test_what_is_true_of_all_variants_names_none(tmp_path):
     runs = results_figures(write_results(tmp_path, repeats=2))
     pace = (1000.0, 1500.0)
     apart = [replace(run, throughput=pace[run.plan["repeat"]]) for run in runs]
-    [said] = [s.text for s in summarize_rows(make_rows(apart), apart) if "vary by" in s.text]
+    [said] = [s.text for s in summarize_rows(make_rows(apart), apart) if "standard deviation" in s.text]
     assert "all 12 variants (28%)" in said
     one = [replace(run, throughput=1000.0) for run in apart if run.workers == 2]
     one += [run for run in apart if run.workers == 1]
-    [said] = [s.text for s in summarize_rows(make_rows(one), one) if "vary by" in s.text]
+    [said] = [s.text for s in summarize_rows(make_rows(one), one) if "standard deviation" in s.text]
     assert "ddp · dali · 1 worker (28%)" in said
 
 
@@ -250,10 +250,10 @@ def test_samples_that_were_left_out_are_a_caveat_and_stand_in_the_data(tmp_path)
                 )
             )
     report = collect(results)
-    [said] = [s for s in report.summary if "Left out" in s.text]
+    [said] = [s for s in report.summary if "left out" in s.text]
     assert said.kind == "caveat"
     assert said.text.startswith(
-        "Left out of digits, as they cannot be read: 3 of 1,437 train samples "
+        "Unreadable samples left out of digits: 3 of 1,437 train samples "
         "(in ddp · native · 1 worker)."
     )
     data = report.data()
@@ -343,7 +343,7 @@ def test_a_slow_first_epoch_is_a_caveat_of_repeats_of_any_length(tmp_path):
             for each, speed in zip(runs[place].epochs, speeds, strict=False)
         ]
         runs[place] = replace(runs[place], epochs=tuple(epochs))
-    [said] = [s.text for s in summarize_rows(make_rows(runs), runs) if "Slower in" in s.text]
+    [said] = [s.text for s in summarize_rows(make_rows(runs), runs) if "slower in" in s.text]
     assert f"{runs[0].variant} (by 50%)" in said
 
 
@@ -390,7 +390,7 @@ def test_claims_of_several_groups_hold_together(tmp_path, monkeypatch):
     ("workers", "models", "left"),
     [
         ("[1, 2, 4, 8]", "[resnet20, resnet32]", []),
-        ("[1, 2, 4]", "[resnet20, resnet32, resnet44]", ["In the table: 1 more group."]),
+        ("[1, 2, 4]", "[resnet20, resnet32, resnet44]", ["Only in the table: 1 more group."]),
     ],
 )
 def test_groups_of_work_beyond_the_eighth_are_counted(tmp_path, workers, models, left):
@@ -405,7 +405,7 @@ def test_a_group_with_one_variant_is_not_compared_beside_groups_of_several(tmp_p
     some = [run for run in runs if run.workers == 2 or run.variant.startswith("ddp · native")]
     said = [each.text for each in fastest(make_rows(some))]
     assert [each.partition(": ")[0] for each in said[:-1]] == ["2 workers"]
-    assert said[-1].startswith("In 1 of the 2 groups of the same network, data and number of ")
+    assert said[-1].startswith("In 1 of the 2 groups with the same network, data and number of ")
     (alone,) = fastest(make_rows([run for run in some if run.workers == 1]))
     assert alone.text.startswith("1 worker: ddp · native · 1 worker at ")
     assert alone.text.endswith("images/s, the only variant with a speed here.")
@@ -477,7 +477,7 @@ def test_a_repeat_far_from_the_others_is_named(tmp_path):
         replace(run, throughput=paces[run.plan["repeat"]] if "horovod" in run.variant else 1000.0)
         for run in runs
     ]
-    assert said_of(same, "Grubbs") == ["horovod (900). They still count in every mean."]
+    assert said_of(same, "Grubbs") == ["horovod (900). They are still included in every mean."]
     assert said_of([run for run in same if run.plan["repeat"] > 1], "Grubbs") == []
 
 
@@ -493,9 +493,9 @@ def test_what_data_sets_lack_and_both_splits_leave_out_is_a_caveat(tmp_path):
     for place in same:
         runs[place] = replace(runs[place], skipped=both)
     said = [s.text for s in summarize_rows(make_rows(runs), runs) if "without them" in s.text]
-    end = "(in ddp · native · 1 worker). All figures are without them."
+    end = "(in ddp · native · 1 worker). All figures are computed without them."
     assert said == [
-        "Left out of digits, as they cannot be read: 3 of 1,437 train samples and 2 of 1,437 val "
+        "Unreadable samples left out of digits: 3 of 1,437 train samples and 2 of 1,437 val "
         f"samples {end}",
         f"val of digits lacks class 7 and class 9 {end}",
     ]

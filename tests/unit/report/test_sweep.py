@@ -128,7 +128,7 @@ def test_of_more_trials_more_are_not_shown_to_be_worse_than_the_best():
 
     assert said_of(best, other) == []
     [found] = said_of(best, other, *rest)
-    assert found == "Not shown to be worse, by the size of the validation set: trial 1."
+    assert found == "Not significantly worse, given the size of the validation set: trial 1."
 
 
 def test_epochs_to_the_target_stand_beside_a_time_to_accuracy(tmp_path):
@@ -337,7 +337,7 @@ def test_the_best_of_each_goal_is_of_all_trials_even_without_a_front(tmp_path):
         told = summary_of(replace(whole, trials=tuple(trials)), "result")
         [speed] = [each for each in told if each.startswith("Best throughput: ")]
         assert speed.startswith(f"Best throughput: trial {fastest.number} with ")
-        assert any(each.startswith("On the Pareto front") for each in told) == (trials is one)
+        assert any(each.startswith("Pareto front of ") for each in told) == (trials is one)
 
 
 def test_trials_without_a_result_are_told(front):
@@ -424,10 +424,10 @@ def test_times_of_two_sweeps_stand_beside_their_epochs(asha):
         line = lines[quantity]
         assert (line.ours.value, line.theirs.value) == (ours, theirs)
         assert line.ratio == Ratio(ours / theirs, None, None)
-    assert "They did not try the same values." in found.remarks
+    assert "The sweeps did not try the same values." in found.remarks
     again = against_sweep(with_best(0.1, 30.0, None), with_best(0.1, 60.0, 4), "x")
     assert "epochs_to_accuracy" not in {line.quantity for line in again.lines}
-    assert "Both tried the same values." in again.remarks
+    assert "Both sweeps tried the same values." in again.remarks
     again = against_sweep(with_best(0.1, 30.0, 3), with_best(0.1, 60.0, None), "x")
     assert "epochs_to_accuracy" not in {line.quantity for line in again.lines}
 

@@ -26,7 +26,7 @@ from raysuite.spec.strategies import PipelineOptions
         ({"replicas": [2, 1]}, "the schedule is 1f1b"),
         ({"schedule": "pipedream", "replicas": [2, 1, 1]}, "2 numbers"),
         ({"schedule": "pipedream", "replicas": [3, 2], "micro_batches": 4}, "multiple of 6"),
-        ({"schedule": "pipedream", "recompute": True}, "set it to false"),
+        ({"schedule": "pipedream", "recompute": True}, "set recompute to false"),
         ({"schedule": "pipedream_2bw", "stages": 5}, "the 5 stages"),
     ],
 )

@@ -300,7 +300,7 @@ search:
 @pytest.mark.parametrize("text", ["", "search: 3\n", "search:\n"])
 def test_no_section(text: str) -> None:
     (found,) = mistakes(text)
-    assert (found.key, "it should name what is varied" in found.message) == ("search", True)
+    assert (found.key, "give the keys to vary" in found.message) == ("search", True)
 
 
 def test_a_run_says_that_this_is_a_sweep() -> None:

@@ -100,7 +100,7 @@ nods: 3
         ("kind: slurm\nscratch: /a/$(id)", "each $ begins a variable"),
         ("kind: slurm\nprologue: ['a\n\n  b']", "control characters"),
         ("kind: slurm\nmemory_per_node: 480GB", "such as 480G"),
-        ("kind: slurm\nmlflow: {url_file: /x}", "sqlite needs none"),
+        ("kind: slurm\nmlflow: {url_file: /x}", "sqlite, leave url_file out"),
         ("kind: slurm\nmlflow: {url: 'postgresql://u:p@h/d'}", "unknown key"),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_spec_is_refused_with_its_key(
             "own-cubes",
             {"data": {"name": f"{__name__}:unknown"}},
             "data.name",
-            "its targets contain NaN or infinity",
+            "the targets contain NaN or infinity",
         ),
         (
             "language_model",

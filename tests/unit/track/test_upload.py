@@ -287,8 +287,8 @@ def test_the_description_of_a_folder_leads_to_its_report_and_has_a_table_that_fi
 
     has_report = False
     assert description("results", "") == ""
-    assert description("results", "#v") == "[The runs, with what was compared](#v)\n\n"
-    assert description("sweep", "#v") == "[The trials, with what was searched](#v)\n\n"
+    assert description("results", "#v") == "[Table of the compared runs](#v)\n\n"
+    assert description("sweep", "#v") == "[Table of the trials with searched keys](#v)\n\n"
     (tmp_path / "report.html").touch()
     has_report = True
     report = f"[The report, with its plots]({place})\n\n"

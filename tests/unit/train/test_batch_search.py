@@ -98,7 +98,7 @@ def test_the_fastest_is_timed_in_rounds(tmp_path: Path) -> None:
 def test_nothing_fits(tmp_path: Path) -> None:
     plan, file = wish({"batch_per_worker": "auto"}, above=1), TriedFile(tmp_path / "tried")
     assert search_batch(plan, ALONE, file) == 0
-    with pytest.raises(RunError, match="no batch was"):
+    with pytest.raises(RunError, match="no batch size was"):
         outcome(plan, file.read(), 1.0)
 
 
@@ -154,7 +154,7 @@ def test_memory_is_foreseen_from_the_largest_size_and_one_of_half_of_it() -> Non
     refused = too_much([*fitted(peaks, limit - 1), *others], size)
     assert refused is not None
     assert (refused.stage, refused.micro_batch, refused.fits) == ("alone", size, False)
-    assert refused.message == "not tried: it would need about 340 B, more than 339 B"
+    assert refused.message == "not tried: it would need about 340 B, more than the limit of 339 B"
     for limit, fits in ((90, True), (89, False)):  # more samples free no memory
         assert (too_much(fitted({8: 100, 16: 90}, limit), size) is None) == fits
 
@@ -201,7 +201,7 @@ def ranks_of(size: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     ("others", "fits", "message"),
     [
         ([[1, 100, 100]], True, ""),
-        ([[1, 150, 100], [1, 101, 100]], False, "ranks 1, 2 took 150 B, of 100 B"),
+        ([[1, 150, 100], [1, 101, 100]], False, "150 B, over the limit of 100 B, on ranks 1, 2"),
         ([[1, 150, 100], [0, 0, 100]], False, "out of memory on rank 2"),
     ],
 )

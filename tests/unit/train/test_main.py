@@ -241,7 +241,7 @@ def test_a_rank_that_lost_another_gives_its_error_or_how_to_resume(
 
     monkeypatch.setattr("raysuite.train.__main__.recorded", losing)
     monkeypatch.setattr("raysuite.train.__main__._ENDING_S", 0.0)
-    with pytest.raises(RunError, match=f"rank 0 lost another: {end}$"):
+    with pytest.raises(RunError, match=f"rank 0 lost another rank: {end}$"):
         _run(plan, results, resume=False, requested=lambda: None)
 
 
@@ -513,7 +513,7 @@ def test_runs_of_other_work_are_not_resumed_into_one_folder(
     assert "nothing to resume" in capsys.readouterr().err
     assert main(call) == 0
     assert main([*call, "training.epochs=3", "--resume"]) == 2
-    assert "training.epochs was 1 and is 3" in capsys.readouterr().err
+    assert "training.epochs was 1 and is now 3" in capsys.readouterr().err
     assert main([*call, "measure.warmup_steps=1", "--resume"]) == 0
 
 

@@ -987,5 +987,5 @@ def test_a_worker_runs_on_its_own_cpus_and_its_record_names_them() -> None:
 
 
 def test_cpus_that_are_not_here_are_refused() -> None:
-    with pytest.raises(UserError, match="usable here are"):
+    with pytest.raises(UserError, match="usable on this host are only"):
         run(plan_of(resources_binding=["99999"]))
