@@ -98,7 +98,7 @@ def test_the_fastest_is_timed_in_rounds(tmp_path: Path) -> None:
 def test_nothing_fits(tmp_path: Path) -> None:
     plan, file = wish({"batch_per_worker": "auto"}, above=1), TriedFile(tmp_path / "tried")
     assert search_batch(plan, ALONE, file) == 0
-    with pytest.raises(RunError, match="no batch was"):
+    with pytest.raises(RunError, match="no batch size was"):
         outcome(plan, file.read(), 1.0)
 
 
