@@ -489,6 +489,17 @@ def test_speeds_under_the_load_of_other_trials_are_a_caveat(front, asha):
         assert not any("at the same time" in each for each in summary_of(drawn, "caveat"))
 
 
+def test_speeds_of_trials_beside_other_programs_are_a_caveat(front, asha):
+    for drawn, told in ((front.sweep.study, True), (asha.sweep.study, False)):
+        first, *others = drawn.trials
+        slowed = replace(first, figures=replace(first.figures, other_cores=1.0))  # of 2
+        busy = replace(drawn, trials=(slowed, *others))
+        said = [each for each in summary_of(busy, "caveat") if each.startswith("Other programs")]
+        assert [each.endswith(": trial 0 (50%).") for each in said] == [True] * told
+        beside = replace(busy, spans=((0.0, 2.0), (1.0, 3.0)))  # whose trials slowed each other
+        assert not any(each.startswith("Other") for each in summary_of(beside, "caveat"))
+
+
 def test_trials_that_were_not_chosen_yet_are_counted(asha):
     drawn = asha.sweep.study
     said = summary_of(replace(drawn, trials=drawn.trials[:5]), "problem")
