@@ -157,18 +157,19 @@ share of the workers' cores. Throughputs were 4 % lower below this share, and 17
 (docs/explanation/method.md)."""
 
 
-def share_of_others(run: RunFigures) -> float | None:
+def share_of_others(run: RunFigures, beside: float = 0.0) -> float | None:
     """The share of the machine's cores that other programs kept busy during training; None if it is
-    not known, or too small to be reported."""
+    not known, or too small to be reported. `beside`: cores of these programs that do not count."""
     cpu = run.started.environment.get("cpu", {}) if run.started else {}
     cores = cpu.get("logical_cores")
     # Ray tasks that load data are counted as other processes
     needs_ray = LOADER_OPTIONS[run.plan["spec"]["loader"]["name"]].needs_ray
     if not cores or not run.other_cores or needs_ray:
         return None
-    share = run.other_cores / cores
+    others = max(0.0, run.other_cores - beside)
+    share = others / cores
     own = min(cores, run.workers * run.plan["spec"]["resources"]["cpus_per_worker"])
-    taken_from_them = (run.other_cores - (cores - own)) / own
+    taken_from_them = (others - (cores - own)) / own
     return share if share >= BUSY or taken_from_them >= CROWDED else None
 
 
