@@ -128,6 +128,12 @@ class Recorder:
         """Whether parameters are compared after the first steps."""
         return self._check > 0
 
+    @property
+    def _is_forked(self) -> bool:
+        """Whether the script forked this process, which is not measured: its steps would be added
+        to the file of its parent."""
+        return os.getpid() != self._pid
+
     # Methods that the hooks call.
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
@@ -136,7 +142,7 @@ class Recorder:
     def after_step(self, optimizer: Any, *_: Any) -> None:
         """Handle a step. Steps of a wrapper and of the optimiser that it wraps count once."""
         self._depth -= 1
-        if self._depth > 0 or self._marked:
+        if self._depth > 0 or self._marked or self._is_forked:
             return
         if self._optimizer is None:
             self._optimizer = optimizer
@@ -155,6 +161,8 @@ class Recorder:
 
     def marked(self, samples: int | None, tokens: int | None, loss: float | None) -> None:
         """Handle the end of a step that the script itself has marked."""
+        if self._is_forked:
+            return
         if not self._marked:
             self._marked = True
             self._rows.clear()
@@ -332,7 +340,7 @@ class Recorder:
 
     def end(self, error: BaseException | None, peer_lost: bool = False) -> None:
         """Record the end of the script: its exception, and whether another rank was lost."""
-        if os.getpid() != self._pid:  # the script forked this process
+        if self._is_forked:
             return
         described = _described(error)
         if len(self._events) > 1 and not described:

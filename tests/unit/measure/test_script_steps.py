@@ -427,6 +427,21 @@ def test_a_script_that_leaves_by_os_exit_has_all_its_steps_and_an_end(
     assert os._exit == left.append
 
 
+def test_steps_of_a_process_that_the_script_forked_are_not_counted(
+    log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script() -> None:
+        loop = Loop(samples=24)
+        loop.epoch()
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: -1)
+            loop.optimizer.step()
+            mark.step(samples=8)
+        loop.epoch()
+
+    assert samples(log(script)) == [8] * 6
+
+
 def test_the_forming_of_a_process_group_is_timed(log: Any) -> None:
     def script() -> None:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
