@@ -107,12 +107,17 @@ class RunRequest(Request):
 
     budget_s: float | None = None
     """Time limit in seconds from the start of the command."""
+    script_options: Sequence[str] = ()
+    """The options of `raysuite scale` that determine the runs."""
 
     def command(self) -> str:
         if self.document is None:
             budget = "" if self.budget_s is None else f" --budget {self.budget_s:g}s"
             return super().command() + budget
-        return shlex.join(["raysuite", "scale", "--", *self.document.data["script"]["command"]])
+        words = [*self.script_options, *(["--resume"] if self.resume else [])]
+        words += ["--retry-failed"] if self.retry_failed else []
+        script = self.document.data["script"]["command"]
+        return shlex.join(["raysuite", "scale", *words, "--", *script])
 
     def check(self) -> None:
         super().check()

@@ -149,12 +149,38 @@ def scale(
         quiet=quiet,
         as_json=as_json,
         document=document,
+        script_options=_options(
+            {
+                "--workers": workers,
+                "--repeats": repeats,
+                "--name": name,
+                "--samples-per-step": samples_per_step,
+                "--warmup-steps": warmup_steps,
+                "--check": check,
+                "--profile": profile,
+                "--cpus-per-worker": cpus_per_worker,
+                "--device": device,
+                "--stall": stall_s,
+                "--placement": placement,
+            }
+        ),
     )
     run_suite(request, dry_run)
 
 
 CHECKED_STEPS = 10
 """Number of steps at the start of a run, after each of which `--check` compares parameters."""
+
+
+def _options(values: dict[str, str | bool | float | None]) -> list[str]:
+    """The options as words of a command line, without those that are not set."""
+    words = []
+    for option, value in values.items():
+        if isinstance(value, bool):
+            words += [option] if value else []
+        elif value is not None:
+            words += [option, str(value)]
+    return words
 
 
 def _name(command: list[str]) -> str:

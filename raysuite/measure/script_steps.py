@@ -60,7 +60,8 @@ class Row(NamedTuple):
     """Whether the script evaluated: it read a batch while gradients were disabled, or more than one
     batch of a loader other than the training loader."""
     idle_s: float
-    """Seconds from the end of the previous step to the first request to the training loader."""
+    """Seconds from the end of the previous step to the first request to the training loader,
+    without the time in which the loader ended its previous pass (such as its processes)."""
 
 
 Own = tuple[int | None, int | None, float, bool, float]
@@ -102,6 +103,8 @@ class Recorder:
         self._batches: dict[int, _Read] = {}
         """Id of a loader -> the data read from it since the last step."""
         self._ended = time.perf_counter()
+        self._ending_s = 0.0
+        """Seconds since the last step in which the training loader ended a pass."""
         self._events: list[Any] = []
         self._steps = 0
         self._hash: int | None = 0
@@ -126,6 +129,12 @@ class Recorder:
         """Whether parameters are compared after the first steps."""
         return self._check > 0
 
+    @property
+    def _is_forked(self) -> bool:
+        """Whether the script forked this process, which is not measured: its steps would be added
+        to the file of its parent."""
+        return os.getpid() != self._pid
+
     # Methods that the hooks call.
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
@@ -134,7 +143,7 @@ class Recorder:
     def after_step(self, optimizer: Any, *_: Any) -> None:
         """Handle a step. Steps of a wrapper and of the optimiser that it wraps count once."""
         self._depth -= 1
-        if self._depth > 0 or self._marked:
+        if self._depth > 0 or self._marked or self._is_forked:
             return
         if self._optimizer is None:
             self._optimizer = optimizer
@@ -153,6 +162,8 @@ class Recorder:
 
     def marked(self, samples: int | None, tokens: int | None, loss: float | None) -> None:
         """Handle the end of a step that the script itself has marked."""
+        if self._is_forked:
+            return
         if not self._marked:
             self._marked = True
             self._rows.clear()
@@ -191,6 +202,11 @@ class Recorder:
         elif self._steps < self._check:
             self._hash = _sum(self._hash, samples_hash(batch))
 
+    def ended_pass(self, loader: int, began: float) -> None:
+        """Handle a request since `began` to which a loader had no further batch."""
+        if loader == self._train:
+            self._ending_s += time.perf_counter() - began
+
     def backward(self, loss: Any) -> None:
         """Add the loss of a backward pass to the step's loss; called only if steps are checked."""
         if self._steps < self._check and loss.numel() == 1:
@@ -206,6 +222,7 @@ class Recorder:
     def _own_samples(self) -> Own:
         """The data read from the training loader since the last step."""
         read, self._batches = self._batches, {}
+        ending_s, self._ending_s = self._ending_s, 0.0
         if self._train not in read:
             found = [k for k, each in read.items() if each.batches and not each.without_gradients]
             if found:
@@ -213,7 +230,8 @@ class Recorder:
             elif self._train is None:
                 return None, None, 0.0, False, 0.0
             else:  # a loader that reads ahead has delivered this step's batch earlier
-                return 0, 0, sum(each.wait_s for each in read.values()), bool(read), 0.0
+                wait_s = ending_s + sum(each.wait_s for each in read.values())
+                return 0, 0, wait_s, bool(read), 0.0
         evaluates = any(
             each.without_gradients or (key != self._train and each.batches > 1)
             for key, each in read.items()
@@ -221,8 +239,8 @@ class Recorder:
         own = read[self._train]
         if self._pass_samples is None and own.length and own.batches and own.samples:
             self._pass_samples = own.length * own.samples // own.batches
-        idle = own.began - self._ended
-        return own.samples, own.tokens or None, own.wait_s, evaluates, idle
+        idle = own.began - self._ended - ending_s
+        return own.samples, own.tokens or None, own.wait_s + ending_s, evaluates, idle
 
     def _end_step(self, own: Own) -> None:
         now = time.perf_counter()
@@ -324,7 +342,7 @@ class Recorder:
 
     def end(self, error: BaseException | None, peer_lost: bool = False) -> None:
         """Record the end of the script: its exception, and whether another rank was lost."""
-        if os.getpid() != self._pid:  # the script forked this process
+        if self._is_forked:
             return
         described = _described(error)
         if len(self._events) > 1 and not described:
@@ -538,8 +556,12 @@ class _Counted:
 
     def __next__(self) -> Any:
         began = time.perf_counter()
-        with self._recorder.on_read():
-            batch = next(self._own)
+        try:
+            with self._recorder.on_read():
+                batch = next(self._own)
+        except StopIteration:
+            self._recorder.ended_pass(self._key, began)
+            raise
         self._recorder.fetched(self._key, began, batch, self._known)
         return batch
 

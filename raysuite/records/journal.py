@@ -165,6 +165,8 @@ def _unchecked(content: Any) -> Any:
     """
     if isinstance(content, list):
         return [_unchecked(each) for each in content]
+    if content == {}:
+        raise ValueError("it is empty")
     key, value = content.popitem()
     if (key == _CHECKSUM) != (value == _checksum(content)):  # the key may be damaged, too
         raise ValueError("its checksum does not match")

@@ -79,11 +79,11 @@ def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
     return [f"{before}{text.listed(found)}{after}"] if found else []
 
 
-def _shares(found: Mapping[str, float], variants: int) -> list[str]:
+def _shares(found: Mapping[str, float], variants: int, what: str = "variants") -> list[str]:
     """`ddp (12%)`; `all 4 variants (12% to 30%)` if every variant is listed."""
     if len(found) == variants > 1:
         ends = dict.fromkeys(f"{pick(found.values()):.0%}" for pick in (min, max))
-        return [f"all {variants} variants ({' to '.join(ends)})"]
+        return [f"all {variants} {what} ({' to '.join(ends)})"]
     return [f"{name} ({share:.0%})" for name, share in found.items()]
 
 
@@ -165,25 +165,38 @@ share of the workers' cores. Throughputs were 4 % lower below this share, and 17
 (docs/explanation/method.md)."""
 
 
+def share_of_others(run: RunFigures, beside: float = 0.0) -> float | None:
+    """The share of the machine's cores that other programs kept busy during training; None if it is
+    not known, or too small to be reported. `beside`: cores of these programs that do not count."""
+    cpu = run.started.environment.get("cpu", {}) if run.started else {}
+    cores = cpu.get("logical_cores")
+    # Ray tasks that load data are counted as other processes
+    needs_ray = LOADER_OPTIONS[run.plan["spec"]["loader"]["name"]].needs_ray
+    if not cores or not run.other_cores or needs_ray:
+        return None
+    others = max(0.0, run.other_cores - beside)
+    share = others / cores
+    own = min(cores, run.workers * run.plan["spec"]["resources"]["cpus_per_worker"])
+    taken_from_them = (others - (cores - own)) / own
+    return share if share >= BUSY or taken_from_them >= CROWDED else None
+
+
+def busy(shares: Mapping[str, float], among: int, what: str = "variants") -> list[str]:
+    """A sentence on those of all variants or trials that other programs may have slowed, by their
+    `share_of_others`; an empty list without any."""
+    return _about(
+        "Other programs kept cores busy during training; in brackets, their share of all cores: ",
+        _shares(shares, among, what),
+    )
+
+
 def _busy(runs: Sequence[RunFigures]) -> list[str]:
     """Runs during which other programs kept the machine busy."""
     taken: dict[str, float] = {}
     for run in runs:
-        cpu = run.started.environment.get("cpu", {}) if run.started else {}
-        cores = cpu.get("logical_cores")
-        # Ray tasks that load data are counted as other processes
-        needs_ray = LOADER_OPTIONS[run.plan["spec"]["loader"]["name"]].needs_ray
-        if cores and run.other_cores and not needs_ray:
-            share = run.other_cores / cores
-            resources = run.plan["spec"]["resources"]
-            own = min(cores, run.workers * resources["cpus_per_worker"])
-            taken_from_them = (run.other_cores - (cores - own)) / own
-            if share >= BUSY or taken_from_them >= CROWDED:
-                taken[run.variant] = max(share, taken.get(run.variant, 0.0))
-    return _about(
-        "Other programs kept cores busy during training; in brackets, their share of all cores: ",
-        _shares(taken, len({run.variant for run in runs})),
-    )
+        if (share := share_of_others(run)) is not None:
+            taken[run.variant] = max(share, taken.get(run.variant, 0.0))
+    return busy(taken, len({run.variant for run in runs}))
 
 
 WIDE_SPREAD = 0.1

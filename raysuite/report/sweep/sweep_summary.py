@@ -10,7 +10,7 @@ from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.statistics import difference_of_shares, wilson
 from raysuite.records.sweep import TrialFigures, best, ranked
 from raysuite.report import text
-from raysuite.report.summary import Sentence
+from raysuite.report.summary import Sentence, busy, share_of_others
 from raysuite.report.sweep.importance import Importances
 from raysuite.report.sweep.study import Study, epochs_to_target, goal_text, trial_name, worker_time
 from raysuite.spec.search import QUALITY, TIMES, Goal
@@ -138,6 +138,22 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
             f"Up to {running} trials ran at the same time, and may have slowed each other: speeds "
             "are those under this load."
         )
+    if speeds:
+        shares = {
+            trial_name(each): share_of_others(each.figures, (running - 1) * cores_of(study))
+            for each in study.trials
+        }
+        taken = {name: share for name, share in shares.items() if share is not None}
+        yield from busy(taken, len(shares), "trials")
+
+
+def cores_of(study: Study) -> int:
+    """The largest number of cores that a trial's workers use. Trials that ran at the same time are
+    other programs to each other; they use at most these cores each."""
+    return max(
+        trial.figures.workers * int(trial.figures.plan["spec"]["resources"]["cpus_per_worker"])
+        for trial in study.trials
+    )
 
 
 def side_by_side(study: Study) -> int:

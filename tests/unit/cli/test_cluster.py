@@ -118,7 +118,7 @@ def test_status_lists_clusters_if_several_run_or_one_is_stale() -> None:
     [
         ("local", "--nodes 2", "has only this machine"),
         ("local", "--hosts a,b", "leave --hosts out"),
-        ("./hosts.yaml", "--hosts a,b --nodes 3", "there are 2: a, b"),
+        ("./hosts.yaml", "--hosts a,b --nodes 3", "the list of hosts has 2: a, b"),
         ("./hosts.yaml", "--hosts a,b --nodes 4-2", "--nodes: "),
     ],
 )

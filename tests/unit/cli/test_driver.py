@@ -187,7 +187,7 @@ def test_every_option_that_a_request_has_is_asked_for(
     [request] = asked
     assert {name: getattr(request, name) for name in wanted} == wanted
     own = {"scale": {"spec", "overrides", "scale", "timings", "budget_s"}}.get(verb, set())
-    assert names - wanted.keys() - own <= {"document"}
+    assert names - wanted.keys() - own <= {"document", "script_options"}
 
 
 ON_GPUS = """\

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from raysuite.cli import app
+from raysuite.cli import app, driver
+from raysuite.cli.request import RunRequest
 from raysuite.cli.scale import _name
 
 OPTIONS: dict[str, tuple[str, Any]] = {
@@ -76,6 +78,29 @@ def test_an_option_is_that_key_of_the_spec_alone(words: str) -> None:
     (plan,) = planned("--workers", "4", "--repeats", "1", *words.split())
     assert values(plan) == {**DEFAULTS, key: value}
     assert plan["workers"] == 4
+
+
+@pytest.mark.parametrize(
+    "words", [[*OPTIONS], ["--workers 1,2,4", "--repeats 2"], ["--resume", "--retry-failed"]]
+)
+def test_the_recorded_command_has_the_options_of_its_runs(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[RunRequest] = []
+    monkeypatch.setattr(driver, "run_suite", lambda request, dry_run: asked.append(request))
+    given = [part for each in words for part in each.split()]
+    command = ["scale", *given, "--quiet", "--", "my train.py", "--lr", "{0.1 * workers}"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    recorded = shlex.split(asked[0].command())
+    assert recorded[:2] == ["raysuite", "scale"]
+    assert "--quiet" not in recorded
+    assert CliRunner().invoke(app, recorded[1:]).exit_code == 0
+    first, again = asked
+    assert first.document is not None
+    assert again.document is not None
+    assert again.document.data == first.document.data
+    assert (again.resume, again.retry_failed) == (first.resume, first.retry_failed)
+    assert again.command() == first.command()
 
 
 def test_results_are_named_by_the_script_or_module() -> None:

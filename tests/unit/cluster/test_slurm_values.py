@@ -9,11 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from raysuite.cluster.slurm import quote_option, render
+from raysuite.cluster.slurm import _gpus, quote_option, render
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 from raysuite.spec.site_values import one_line
@@ -194,3 +195,17 @@ def ask_sbatch(values: list[str]) -> None:
         process.wait()
         process.stderr.close()
     assert found == kept
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:4", 4),
+        ("gpu:a100:4(S:0-1),nvme:1", 4),
+        ("gpu:a100:2(IDX:0,3),gpu:h100:8", 10),
+        ("nvme:1", 0),
+        ("(null)", 0),
+    ],
+)
+def test_the_gpus_of_a_node_are_those_of_its_gres(gres: str, gpus: int) -> None:
+    assert _gpus(gres) == gpus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,11 @@ def test_a_recipe_is_that_of_the_same_choice_and_checkout(program: Program, imag
     facts = {"digest": digest(CHOICE, ROOT), "variant": "cuda", "arch": CHOICE.arch}
     program.answers("exec", json.dumps({**facts, "extras": []}))
     assert not inspect.recipe(image, ROOT).passed
+    other = {"amd64": "arm64", "arm64": "amd64"}[CHOICE.arch]
+    wanted = digest(replace(CHOICE, arch=other), ROOT)
+    facts = {**facts, "digest": wanted, "arch": other, "extras": list(CHOICE.extras)}
+    program.answers("exec", json.dumps(facts))
+    assert inspect.recipe(image, ROOT).passed
 
 
 def test_a_signature_is_verified_by_the_key_or_the_keyring(program: Program, image: Path) -> None:

@@ -186,6 +186,40 @@ def test_waits_for_the_loader_and_pauses_are_measured(log: Any) -> None:
     assert second[6] >= 0.1 > second[2]
 
 
+@pytest.mark.parametrize("ahead", [False, True], ids=["batch by batch", "read ahead"])
+def test_the_end_of_a_loaders_pass_is_a_wait_and_no_pause(log: Any, ahead: bool) -> None:
+    class Processes(torch.utils.data.BatchSampler):  # which a loader ends with its pass
+        def __iter__(self) -> Any:
+            yield from super().__iter__()
+            time.sleep(0.2)
+
+    def read_ahead(loader: Any) -> Any:
+        batches = iter(loader)
+        held = next(batches)
+        for batch in batches:
+            yield held
+            held = batch
+        yield held
+
+    def script() -> None:
+        loop = Loop()
+        data = TensorDataset(torch.randn(4, 4), torch.zeros(4, dtype=torch.long))
+        order = Processes(torch.utils.data.SequentialSampler(data), 2, drop_last=False)
+        loader = DataLoader(data, batch_sampler=order)
+        for _ in range(2):
+            for x, y in read_ahead(loader) if ahead else loader:
+                loop.backward(x, y)
+                loop.optimizer.step()
+            time.sleep(0.1)
+
+    rows = log(script).rows
+    late = 1 if ahead else 2  # the step before which the first pass ends
+    assert len(rows) == 4
+    assert rows[late][2] >= 0.2
+    assert 0.1 <= rows[2][6] < 0.2, "the script's own pause"
+    assert all(row[6] < 0.1 for row in (rows[1], rows[3]))
+
+
 def test_steps_without_a_loader_have_no_samples(log: Any) -> None:
     def script() -> None:
         loop = Loop()
@@ -391,6 +425,21 @@ def test_a_script_that_leaves_by_os_exit_has_all_its_steps_and_an_end(
     assert (samples(found), found.end["error"], left) == ([8] * 15, error, [status])
     assert found.marks["first_step"] <= found.marks["ended"]
     assert os._exit == left.append
+
+
+def test_steps_of_a_process_that_the_script_forked_are_not_counted(
+    log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script() -> None:
+        loop = Loop(samples=24)
+        loop.epoch()
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: -1)
+            loop.optimizer.step()
+            mark.step(samples=8)
+        loop.epoch()
+
+    assert samples(log(script)) == [8] * 6
 
 
 def test_the_forming_of_a_process_group_is_timed(log: Any) -> None:

@@ -251,7 +251,9 @@ def test_a_limit_takes_the_samples_in_order_and_again_from_the_first(
 
 
 @pytest.mark.parametrize("kind", ["image_folder-folder", "imagenet-folder"])
-def test_the_properties_of_a_set_are_those_of_its_images(kind: str, tmp_path: Path) -> None:
+def test_the_properties_of_a_set_are_those_of_its_images(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = small_sets.write(kind, tmp_path)
     prepared = prepare(made.data, made.facts)
     found = inspect_split(prepared, "val", 2)
@@ -270,6 +272,8 @@ def test_the_properties_of_a_set_are_those_of_its_images(kind: str, tmp_path: Pa
         augment=prepared.augment,
         read_before=True,
     )
+    monkeypatch.setattr(loader_timings, "_PATIENCE_S", -1.0)
+    assert not inspect_split(prepared, "val", 2).read_before
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

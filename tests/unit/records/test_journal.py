@@ -240,6 +240,9 @@ def test_a_damaged_plan_that_was_added_is_named(tmp_path: Path) -> None:
     added.write_bytes(added.read_bytes().replace(b'"0"', b'"1"'))
     with pytest.raises(UserError, match=f"{added.name} is damaged"):
         Results(tmp_path).plans()
+    added.write_text("{}\n")
+    with pytest.raises(UserError, match=f"{added.name} is damaged.*empty"):
+        Results(tmp_path).plans()
 
 
 def test_a_whole_journal_gets_no_empty_line(tmp_path: Path) -> None:

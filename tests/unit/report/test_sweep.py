@@ -24,6 +24,7 @@ from raysuite.report.sweep.sweep_summary import (
     _alike,
     _cost,
     accuracy_interval,
+    cores_of,
     side_by_side,
     summarize_sweep,
 )
@@ -493,6 +494,22 @@ def test_speeds_under_the_load_of_other_trials_are_a_caveat(front, asha):
         said = summary_of(replace(drawn, spans=spans), "caveat")
         assert any(each.startswith("Up to 2 trials ran at the same time") for each in said) == told
         assert not any("at the same time" in each for each in summary_of(drawn, "caveat"))
+
+
+def test_speeds_of_trials_beside_other_programs_are_a_caveat(front, asha):
+    for drawn, told in ((front.sweep.study, True), (asha.sweep.study, False)):
+        first, *others = drawn.trials
+        slowed = replace(first, figures=replace(first.figures, other_cores=1.0))  # of 2
+        busy = replace(drawn, trials=(slowed, *others))
+        said = [each for each in summary_of(busy, "caveat") if each.startswith("Other programs")]
+        assert [each.endswith(": trial 0 (50%).") for each in said] == [True] * told
+        beside = replace(busy, spans=((0.0, 2.0), (1.0, 3.0)))  # the other trial had these cores
+        assert not any(each.startswith("Other") for each in summary_of(beside, "caveat"))
+        both = cores_of(drawn) + 0.8
+        slowed = replace(first, figures=replace(first.figures, other_cores=both))
+        beside = replace(beside, trials=(slowed, *others))
+        said = [each for each in summary_of(beside, "caveat") if each.startswith("Other programs")]
+        assert [each.endswith(": trial 0 (40%).") for each in said] == [True] * told
 
 
 def test_trials_that_were_not_chosen_yet_are_counted(asha):

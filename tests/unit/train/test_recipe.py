@@ -75,7 +75,7 @@ def test_it_learns_and_the_gate_has_examined_it(name: str) -> None:
     records = run(plan_of(optimizer={"name": name, "lr": rate}, training_epochs=4))
     verdict = records[1]
     assert isinstance(verdict, GateVerdict)
-    assert (f"by {name} too" in verdict.rule) == (name != "sgd")
+    assert (f"also with {name}" in verdict.rule) == (name != "sgd")
     epochs = epochs_of(records)
     assert epochs[-1].val_loss < 0.8 * epochs[0].val_loss
 
