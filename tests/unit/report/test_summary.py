@@ -206,11 +206,11 @@ def test_what_is_true_of_all_variants_names_none(tmp_path):
     runs = results_figures(write_results(tmp_path, repeats=2))
     pace = (1000.0, 1500.0)
     apart = [replace(run, throughput=pace[run.plan["repeat"]]) for run in runs]
-    [said] = [s.text for s in summarize_rows(make_rows(apart), apart) if "standard deviation" in s.text]
+    [said] = [s.text for s in summarize_rows(make_rows(apart), apart) if "deviation of" in s.text]
     assert "all 12 variants (28%)" in said
     one = [replace(run, throughput=1000.0) for run in apart if run.workers == 2]
     one += [run for run in apart if run.workers == 1]
-    [said] = [s.text for s in summarize_rows(make_rows(one), one) if "standard deviation" in s.text]
+    [said] = [s.text for s in summarize_rows(make_rows(one), one) if "deviation of" in s.text]
     assert "ddp · dali · 1 worker (28%)" in said
 
 

@@ -122,7 +122,7 @@ def test_a_spec_is_refused_with_its_key(
         ),
         ("segmentation", {"model": {"name": "torch.nn:Flatten"}}, "model.name", "all of its par"),
         ("multi_label", {"model": LINEAR}, "model.name", "raised TypeError"),
-        ("regression", {"task": f"{__name__}:Unsummed"}, "task", r"shape \[2, 2\]; expected"),
+        ("regression", {"task": f"{__name__}:Unsummed"}, "task", r"; got shape \[2, 2\]"),
         ("own", {"task": "language_model"}, "model.name", "its output is dict"),
         (
             "language_model",
