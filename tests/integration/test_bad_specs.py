@@ -92,7 +92,7 @@ def test_what_one_batch_says_has_its_place(tmp_path: Path, monkeypatch: pytest.M
     assert refused.exit_code == 2
     heading, *mistakes = refused.stderr.splitlines()
     assert heading == "error: 3 mistakes"
-    expected = ["has no 'Nett'", "sys.exit", "ended with 3: so long"]
+    expected = ["has no 'Nett'", "sys.exit", "ended with exit status 3: so long"]
     for mistake, words in zip(mistakes, expected, strict=True):
         assert mistake.strip().startswith("bad.yaml:7: model.name: ")
         assert words in mistake

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -42,11 +43,14 @@ def test_a_launch_that_ends_early_fails_one_strategy_and_the_next_launch_continu
         {"begin": 1},
         {"number": 1, "error": "rank 1: ValueError: no"},
     ]
+
+    def lines(*records: dict[str, Any]) -> str:
+        return "".join(f"sleep 0.05; printf '%s\\n' '{json.dumps(r)}' >>$0; " for r in records)
+
     scripts = {
-        0: "".join(f"sleep 0.05; printf '%s\\n' '{json.dumps(line)}' >>$0; " for line in written)
-        + "sleep 60",
+        0: lines(*written) + "sleep 60",
         2: "echo chatter; echo KeyError: gone; echo report",
-        3: f"touch {tmp_path}/hangs; sleep 60",
+        3: lines({**written[0], "number": 3}) + f"touch {tmp_path}/hangs; sleep 60",
     }
     leaps = count()
 
@@ -61,9 +65,9 @@ def test_a_launch_that_ends_early_fails_one_strategy_and_the_next_launch_continu
     clock = SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
     monkeypatch.setattr(torchrun, "time", clock)
     monkeypatch.setattr(torchrun, "_POLL_SECONDS", 0.01)
-    strategies = [HorovodOptions(), *[DdpOptions()] * 3]
+    strategies = [HorovodOptions(), *[DdpOptions()] * 4]
     found = dict(verify(Request(strategies, workers=3, settings={}, timeout_s=500.0)))
-    assert found[0] == PASSED
+    assert found[0] == found[3] == PASSED
     failure = {
         "strategy": "ddp",
         "passed": False,
@@ -77,7 +81,7 @@ def test_a_launch_that_ends_early_fails_one_strategy_and_the_next_launch_continu
     for number, message in {
         1: "rank 1: ValueError: no",
         2: "its processes ended without a result: KeyError: gone",
-        3: "no result within 500 s: a rank hangs, or waits for one that died",
+        4: "no result within 500 s: a rank hangs, or waits for one that died",
     }.items():
         wanted = PASSED.model_copy(update={**failure, "message": message})
         assert found[number] == wanted.model_copy(update={"time": found[number].time})

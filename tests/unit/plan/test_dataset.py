@@ -14,7 +14,7 @@ from raysuite.errors import DataError, Mistake, SpecError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.dataset import Datasets, check_unchanged, official, passed_over
 from raysuite.spec import Document
-from raysuite.spec.data_set import DataOptions, root_of
+from raysuite.spec.data_set import DataOptions, FeatureMap, root_of
 from raysuite.spec.datasets import DatasetFacts
 from tests import small_sets
 
@@ -45,18 +45,55 @@ def test_every_set_is_counted(kind: str, tmp_path: Path) -> None:
     assert plan.steps_per_epoch == 12
 
 
-def test_sets_of_one_folder_with_other_patterns_are_counted_apart(tmp_path: Path) -> None:
-    small = small_sets.write("tfrecord-tfrecord", tmp_path)
-    patterns = small.data.features.model_copy(update={"train": small.data.features.val})
+ONE: dict[str, Any] = {
+    "name": "text",
+    "format": "text",
+    "path": "one",
+    "root": None,
+    "classes": 9,
+    "sequence": 8,
+    "features": FeatureMap(val="v-*"),
+    "augment": "none",
+    "bad_samples": "error",
+    "options": {"a": 1},
+    "image_size": 8,
+    "channels": 1,
+    "mean": (0.5,),
+    "std": (0.5,),
+    "transform": "a:b",
+}
+OTHER: dict[str, Any] = {
+    "name": "tokens",
+    "format": "tokens",
+    "path": "two",
+    "root": "two",
+    "classes": 10,
+    "sequence": 16,
+    "features": FeatureMap(val="w-*"),
+    "augment": "pad_crop_flip",
+    "bad_samples": "skip",
+    "options": {"a": 2},
+}
+"""Values on which the counts may depend."""
+ALIKE = {"image_size": 9, "channels": 3, "mean": (0.4,), "std": (0.4,), "transform": "a:c"}
+"""Values on which they never depend."""
+
+
+@pytest.mark.parametrize("key", DataOptions.model_fields)
+def test_sets_are_counted_apart_if_their_counts_may_differ(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[object] = []
+
+    def count(data: object) -> Counts:
+        counted.append(data)
+        return Counts(1, 1, ())
+
+    monkeypatch.setattr(formats, "count", count)
     seen = Datasets()
-    whole, part = (
-        seen.look(data)
-        for data in (small.data, small.data.model_copy(update={"features": patterns}))
-    )
-    assert isinstance(whole, Counts)
-    assert isinstance(part, Counts)
-    assert (whole.train, part.train) == (whole.train, whole.val)
-    assert whole.train != whole.val
+    for values in (ONE, ONE | {key: (OTHER | ALIKE)[key]}):
+        seen.look(DataOptions.model_construct(**values))
+    assert len(counted) == (2 if key in OTHER else 1)
 
 
 def test_size_and_channels_may_be_overruled(tmp_path: Path) -> None:
