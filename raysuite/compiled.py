@@ -19,7 +19,7 @@ _PATIENCE_S = 60.0
 
 
 class LibraryError(Exception):
-    """A C library cannot be compiled, or has no effect on this machine."""
+    """A C library cannot be compiled, or cannot be used on this machine."""
 
 
 def library_in(folder: Path, source: Path) -> Path:

@@ -554,8 +554,8 @@ def convert(
         typer.Option(
             min=1,
             metavar="PX",
-            help="Largest shorter side of the images in the shards: larger images are shrunk, "
-            "others stay as they are.",
+            help="Maximum length of the shorter side of images in the shards: larger images are "
+            "shrunk, others stay as they are.",
         ),
     ] = None,
     bad: Annotated[

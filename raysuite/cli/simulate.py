@@ -96,10 +96,10 @@ def simulate(
 
     The simulated tasks are the forward and backward passes of layers or pipeline stages, the
     reductions of the strategy's gradient buckets, and the transfers between stages. The speed of a
-    worker comes from a calibration or from --per-second; the workers' network comes from a
-    calibration or from --network. Simulations are not measurements, and have no confidence
-    interval. With --per-second and no --network, data parallelism is not simulated: only the range
-    of published scaling efficiencies is shown.
+    worker comes from a calibration or from --per-second; the bandwidth and latency between workers
+    come from a calibration or from --network. Simulations are not measurements, and have no
+    confidence interval. With --per-second and no --network, data parallelism is not simulated: only
+    the range of published scaling efficiencies is shown.
 
     \b
     Examples:

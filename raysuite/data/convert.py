@@ -347,10 +347,10 @@ def convert(
 ) -> Summary:
     """Write every shard that is not complete, then the manifest.
 
-    `count` is called with the number of images in complete shards, and then, repeatedly, with the
-    number of images that were processed since its last call. The same call resumes a killed
-    conversion. With `bad="error"`, raises a DataError that lists bad images; shards without bad
-    images are kept.
+    `count` is called first with the number of images in shards that were already complete, and
+    then, repeatedly, with the number of images processed since its last call. The same call resumes
+    a killed conversion. With `bad="error"`, raises a DataError that lists bad images; shards
+    without bad images are kept.
     """
     target = conversion.target
     try:

@@ -53,9 +53,10 @@ def compare_gradients(
     gradient with the exact mean over the ranks, which one process computes in fp32 with the same
     weights.
 
-    The mean gradient is the step's change of the weights divided by the learning rate. In the first
-    steps all ranks have samples. In each later step only one part of the ranks has samples: if
-    their gradients are lost, the mean gradient is 0. All ranks must call this function.
+    The mean gradient is the weights before the step minus the weights after it, divided by the
+    learning rate. In the first steps all ranks have samples. In each later step only one part of
+    the ranks has samples: if their gradients are lost, the mean gradient is 0. All ranks must call
+    this function.
 
     Bounds: with u the unit roundoff of `lossy.reduced`, the error of a mean of n terms is at most
     (n + 1) u times the mean of absolute values, because each term, its division and n - 1 additions

@@ -300,8 +300,9 @@ def lossy_gradients(
 ) -> list[Gradients]:
     """Errors of gradients with a lossy strategy's options; empty for other strategies.
 
-    The gradients are compared in fp32; in fp32 with several reductions per step and with BatchNorm
-    in the network, if the strategy supports these; and with the run's settings, if they differ.
+    The gradients are compared two or three times: in fp32 without torch.compile; the same with
+    several reductions per step and with BatchNorm in the network, as far as the strategy allows
+    each; and with the run's settings, unless these are fp32 without torch.compile.
     """
     if not strategy.lossy:
         return []

@@ -53,7 +53,7 @@ class Topology:
 
 def read_topology(usable: Collection[int] | None = None, sys: Path = SYS) -> Topology:
     """The topology of the CPUs `usable`, by default the CPUs that this process may use. Without
-    sysfs, all cores are in one node."""
+    sysfs, all cores are assigned to memory node 0."""
     usable = os.sched_getaffinity(0) if usable is None else usable
     node_of, distances = dict.fromkeys(usable, 0), {}
     for folder in (sys / "devices/system/node").glob("node[0-9]*"):

@@ -98,8 +98,8 @@ def run_group(config: dict[str, Any], report: Report | None = None) -> None:
     """Run every plan of `config["plans"]` that has not ended yet, in order, until asked to stop.
 
     The function is called again on new workers after each failure that is retried. It then skips
-    runs that have ended, and resumes the interrupted run from its last checkpoint. Ranks that a run
-    does not need wait for the next run.
+    runs that have ended, and resumes the interrupted run from its last checkpoint. Ranks that take
+    no part in a run wait for the next run.
     """
     settle(config)
     results = Results(Path(config["results"]))
@@ -201,8 +201,9 @@ def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Rank 0's decision: None if the plan must not run; else the checkpoint from which it is
-    resumed (None: start at the first step), and why a newer checkpoint cannot be read."""
+    """Rank 0's decision: None if the plan must not run; else a dictionary. Its `resume` is the
+    checkpoint to start from, or None to start at the first step; its `unread` says why a newer
+    checkpoint could not be read, and is empty if there is none."""
     if not is_left(results.end_of(plan.run_id)) or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):

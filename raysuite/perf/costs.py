@@ -3,7 +3,7 @@
 Each term is a quantity that follows from a run's plan (images, passes, steps, messages, bytes),
 times a non-negative cost from a calibration. The fit of such a sum needs no starting point and has
 one solution (Lawson and Hanson 1995, "Solving Least Squares Problems", chapter 23). Each cost has a
-meaning: seconds per image, per step, per message or per byte.
+physical unit, for example seconds per image, per step, per message or per byte.
 
 The name of a term is `COST/SUBJECT`, such as `image/resnet20 at 16 px, cpu` or `byte/ddp`.
 """

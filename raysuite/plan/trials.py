@@ -178,7 +178,8 @@ def _needed(space: Mapping[str, Dimension], key: str) -> Values:
 
 
 def _concerns(wrong: str, key: str) -> bool:
-    """Whether a mistake's key `wrong` is `key`, a key in this block, or a block around it."""
+    """Whether `wrong`, the key of a mistake, is `key`, lies below `key`, or is a block that
+    contains `key`."""
     return wrong == key or wrong.startswith(f"{key}.") or key.startswith(f"{wrong}.")
 
 

@@ -193,8 +193,9 @@ class EpochFinished(RecordBase):
     """Per worker: time in which the training loop waited for its loader in this epoch."""
     validation_seconds: float
     compile_seconds: float = 0.0
-    """Time in which torch.compile or another framework compiled, summed over steps on each step's
-    slowest worker. Of the times in this Record, only `elapsed_seconds` includes it."""
+    """Compile time of torch.compile, or of a framework other than torch, summed over the epoch's
+    steps and its validation; for each of them, it is the time of the slowest worker. Of the times
+    in this Record, only `elapsed_seconds` includes it."""
     graphs: int = 0
     """Number of graphs that rank 0 has compiled in this attempt so far: one for each shape, in
     training and in validation, and for each part of a model with graph breaks."""

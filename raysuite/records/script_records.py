@@ -100,7 +100,8 @@ class RankLog:
 
 
 def _count_where_trained(rows: Sequence[list[Any]], column: int) -> None:
-    """If a loader reads ahead, move its counts to the steps that train on the samples.
+    """If a loader reads ahead, count the samples in the steps that train on them, not in the steps
+    in which they were read.
 
     Accelerate's loader, for example, reads ahead to know which batch is the last: the first step of
     a pass then reads more samples than the others, and the last step fewer by the same number.

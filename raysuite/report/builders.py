@@ -546,7 +546,8 @@ def _merged(
 
     def near(first: float) -> Sequence[int | None]:
         """The bins of first values in which there may be curves that begin near `first`. The bin
-        is the second part of a key of `places`; None is the bin of values that are not finite."""
+        is the second part of a key of `places`; the bin `None` holds values that are not
+        finite."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))

@@ -23,8 +23,9 @@ _CELL_PX, _LEAST_PX = 18, 160
 
 
 def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
-    """Each row whose repeats have figures of the same classes, with the figures of all repeats
-    together."""
+    """Each row whose repeats have per-class figures for the same classes, with figures computed
+    from the sum of the repeats' confusion matrices; if a repeat has no matrix, with the figures of
+    the last repeat."""
     found = []
     for row in rows:
         ends = [run.end for run in row.runs if row.final]

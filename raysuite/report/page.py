@@ -28,7 +28,8 @@ from raysuite.report.tables import Sheet, gate_sheet, rows_sheet, sheet_from
 from raysuite.spec.datasets import cache_dir
 
 OPEN_UP_TO = 24
-"""Tables with more lines than this are folded when the page opens, or scroll separately."""
+"""A table with more lines than this is collapsed when the page opens, has its own scroll bar, or
+both, depending on the table."""
 
 
 def page(report: Report) -> str:

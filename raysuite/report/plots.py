@@ -74,7 +74,7 @@ FOREST = [
     p.markers(size=60),
 ]
 """Points with horizontal intervals, and a vertical line for each trace of the kind `level`."""
-_CLOSE, _SLOWER = "best, or not shown to differ from it", "shown to be slower"
+_CLOSE, _SLOWER = "the best, or not shown to differ from the best", "shown to be slower"
 
 
 def _same_in_each(groups: Iterable[Sequence[Row]], name: str) -> bool:

@@ -153,9 +153,9 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
-    """Leave out trials that ended after `now`, a time before the journals were read. Otherwise a
-    sync that reads a later end but not yet an earlier end would give these trials other steps than
-    the next sync."""
+    """Leave out trials that ended after `now`, the time taken just before the journals were read.
+    Otherwise a sync that reads a later end but not yet an earlier end would give these trials other
+    steps than the next sync."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 

@@ -27,7 +27,7 @@ class Place:
     index: int
     """0 for the head."""
     incarnation: str
-    """An id that is new at each start of the step, and equal on all nodes."""
+    """An id that is new whenever the agents are started, and equal on all nodes."""
     cpus: int | None
     gpus: int | None
     memory: int | None = None

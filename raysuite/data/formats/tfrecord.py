@@ -100,8 +100,8 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def matching(root: Path, pattern: str) -> list[Path]:
-    """The files in `root` that match a pattern, sorted, without indices; if there are none, the
-    matching files in the folders of `root`."""
+    """The files in `root` that match a pattern, sorted, except index files (`.idx`) and hidden
+    files; if there are none, those in the subfolders of `root`."""
     for where in (pattern, f"*/{pattern}"):
         found = sorted(
             path

@@ -121,7 +121,7 @@ def longest_s(trials: Iterable[TrialFigures]) -> float:
 def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
     """A trial's objective for a goal; None if it cannot be computed.
 
-    `longest` is `longest_s` of all trials.
+    `longest` is the result of `longest_s` for all trials of the sweep.
 
     A trial that missed its target has no time to the target. The objective of this trial is higher
     (worse) than the objectives of all trials that met the target, and grows as the trial's primary
