@@ -326,7 +326,7 @@ def refused(*arguments: str) -> str:
             ("simulate", *ONE, *BY_C, PIPED, "resources.workers=2", "--storage-per-second", "9"),
             "--jitter",
         ),
-        (("simulate", *ONE, *BY_C, "--per-second", "9"), "give one of"),
+        (("simulate", *ONE, *BY_C, "--per-second", "9"), "either --calibration"),
         (("simulate", *ONE, *BY_C, "strategy=fsdp", "resources.workers=2"), "no run with fsdp"),
         (("simulate", *ONE, *BY_C, "loader=memory"), "no run with memory"),
         (

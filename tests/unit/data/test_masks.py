@@ -174,7 +174,7 @@ def test_validation_and_auto_are_given_samples_as_they_are() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8])
 def test_a_mask_that_cannot_hold_what_is_outside_the_image_is_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(DataError, match=rf"can be 255; got .*{str(dtype).split('.')[1]}\[2, 2\]"):
+    with pytest.raises(DataError, match=rf"represent 255; got .*{str(dtype).split('.')[1]}\[2, 2\]"):
         check((torch.zeros(3, 2, 2), torch.ones(2, 2, dtype=dtype)), "set[0]")
 
 
@@ -199,12 +199,12 @@ def test_a_mask_is_of_the_whole_numbers_and_the_size_of_its_image(
     if valid:
         check((image, mask), "set[0]")
     else:
-        with pytest.raises(DataError, match=r"^set\[0\]: data\.augment is for an image"):
+        with pytest.raises(DataError, match=r"^set\[0\]: data\.augment needs an image"):
             check((image, mask), "set[0]")
 
 
 def test_what_is_no_image_with_a_mask_is_refused() -> None:
     with pytest.raises(
-        DataError, match=r"Numbers.*\[0\]: data\.augment is for an image \[C, H, W\]"
+        DataError, match=r"Numbers.*\[0\]: data\.augment needs an image \[C, H, W\]"
     ):
         prepared_for("pad_crop_flip", "Numbers")

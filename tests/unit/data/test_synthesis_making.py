@@ -179,7 +179,7 @@ def test_another_one_is_not_replaced_unasked(tmp_path: Path) -> None:
     make(plan_synthetic_set("mnist", images=20), tmp_path / "set", 1)
     other = plan_synthetic_set("mnist", images=30, seed=1)
     with pytest.raises(
-        UserError, match=r"train 20 instead of 30, .*seed 0 instead of 1\); --force"
+        UserError, match=r"train 20 instead of 30, .*seed 0 instead of 1\); give --force"
     ):
         make(other, tmp_path / "set", 1)
     assert make(other, tmp_path / "set", 1, force=True).images == 40

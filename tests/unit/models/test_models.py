@@ -305,7 +305,7 @@ def test_your_options_come_first() -> None:
     [
         ("breaks", {}, r"RuntimeError: no luck"),
         ("takes_nothing", {"depth": 3}, r"raised TypeError"),
-        ("gives_none", {}, r"gave NoneType"),
+        ("gives_none", {}, r"type NoneType, not a torch"),
         ("number", {}, r"a callable"),
         ("Nothing", {}, r"has no 'Nothing'"),
     ],

@@ -126,7 +126,7 @@ def test_sets_below_a_root(tmp_path: Path) -> None:
     assert plan.dataset == small.facts
     (wrong,) = mistakes(name="mnist", root=str(tmp_path))
     assert f"raysuite data make mnist --format idx --out {tmp_path}/mnist-idx" in wrong.message
-    with pytest.raises(ValueError, match="is for mnist"):
+    with pytest.raises(ValueError, match="is only for mnist"):
         DataOptions(name="digits", root="x")
 
 

@@ -89,7 +89,7 @@ def test_a_table_names_the_fonts_that_quotes_need(tmp_path):
 def test_notes_name_baseline_repeats_and_intervals(tmp_path):
     rows = make_rows(results_figures(write_results(tmp_path, repeats=2)), "ddp · native · 1 worker")
     written = rows_latex(rows)
-    assert r"against ddp $\cdot$ native $\cdot$ 1 worker" in written
+    assert r"relative to ddp $\cdot$ native $\cdot$ 1 worker" in written
     assert "2 repeats" in written
     first, *_, last = body(written)
     assert re.fullmatch(r"\s*ddp \$\\cdot\$ native & 1 & \$[^&]+\$ & -- & -- & .*", first)

@@ -22,5 +22,5 @@ def test_predictions_are_one_row_of_numbers_for_each_sample() -> None:
     ids=["mean", "other samples", "map", "boxes"],
 )
 def test_an_output_without_such_rows_is_refused(value: Any) -> None:
-    with pytest.raises(UserError, match="--out needs an output and targets of at most"):
+    with pytest.raises(UserError, match="--out needs one tensor with at most"):
         _rows(value, 1, "x")
