@@ -622,9 +622,9 @@ def gate_sheet(runs: Sequence[RunFigures], names: Mapping[str, str]) -> Sheet:
         cells=tuple(_verdict(run, names[run.run_id]) for run in runs),
         numbers=frozenset(("Seed", *errors)),
         notes=(
-            "Errors are relative to one process, without unit. Columns Error and With BatchNorm: the "
-            "largest error of a weight tensor. Column 16 bits: the largest error of updates, logits "
-            "and losses.",
+            "Errors are relative to one process, without unit. Columns Error and With BatchNorm: "
+            "the largest error of a weight tensor. Column 16 bits: the largest error of updates, "
+            "logits and losses.",
         ),
         styles=tuple("bad" if run.gate == "failed" else "" for run in runs),
     )
