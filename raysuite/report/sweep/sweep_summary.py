@@ -139,21 +139,20 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
             "are those under this load."
         )
     if speeds:
-        shares = {
-            trial_name(each): share_of_others(each.figures, (running - 1) * cores_of(study))
-            for each in study.trials
-        }
+        beside = (running - 1) * cores_of(study)
+        shares = {trial_name(each): share_of_others(each.figures, beside) for each in study.trials}
         taken = {name: share for name, share in shares.items() if share is not None}
         yield from busy(taken, len(shares), "trials")
 
 
 def cores_of(study: Study) -> int:
-    """The largest number of cores that a trial's workers use. Trials that ran at the same time are
-    other programs to each other; they use at most these cores each."""
-    return max(
+    """The largest number of cores that a trial's workers use; 0 without trials. Trials that ran at
+    the same time are other programs to each other; they use at most these cores each."""
+    cores = (
         trial.figures.workers * int(trial.figures.plan["spec"]["resources"]["cpus_per_worker"])
         for trial in study.trials
     )
+    return max(cores, default=0)
 
 
 def side_by_side(study: Study) -> int:
